@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - as everybody writes it
 
-from assay.training.shardtensor import measured, models
+from assay.training.shardtensor import models
 from assay.training.shardtensor.dispatch import Domain, shard
 from assay.training.shardtensor.job import compared
 
@@ -85,20 +85,8 @@ def multi_head(**options: Any) -> nn.Module:
     return call
 
 
-def dgcnn(x: Tensor) -> Tensor:
-    """Edges to the nearest points, written with products (Wang et al., 2019)."""
-    square = torch.sum(x**2, dim=1, keepdim=True)
-    nearness = -square - -2 * torch.matmul(x.transpose(2, 1), x) - square.transpose(2, 1)
-    near = nearness.topk(k=4, dim=-1)[1]
-    batch, width, points = x.shape
-    rows = x.transpose(2, 1).contiguous().view(batch * points, width)
-    around = rows[near.view(-1), :].view(batch, points, 4, width)
-    here = rows.view(batch, points, 1, width).repeat(1, 1, 4, 1)
-    return torch.cat([around - here, here], dim=3).permute(0, 3, 1, 2).max(dim=-1)[0] + nearness.mean(-1)[:, None]
-
-
 N = 23  # elements along the cut dimension
-IMAGE, TOKENS, POINTS = (2, 4, N, 10), (2, N, 8), (2, N, 3)
+IMAGE, TOKENS = (2, 4, N, 10), (2, N, 8)
 Case = tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...], int]
 
 
@@ -119,7 +107,6 @@ CALLS: dict[str, Case] = {
     "vit along columns": of(lambda: models.ViT(grid=(8, 16)), (2, 2, 16, 32), 3),
     "unet": of(models.UNet, (1, 2, 36, 12)),
     "unet along columns": of(models.UNet, (1, 2, 8, 36), 3),
-    "points": of(models.PointTransformer, (2, 29, 7), 1),
     "conv": of(lambda: nn.Conv2d(4, 6, 3, padding=1)),
     "conv, stride 2": of(lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1)),
     "conv, stride 3 without padding": of(lambda: nn.Conv2d(4, 6, 3, stride=3)),
@@ -168,13 +155,10 @@ CALLS: dict[str, Case] = {
     "largest so far, beside the cut": on(TOKENS, 1, lambda x: x.cummax(2).values + x.logcumsumexp(2)),
     "softmax over the cut": on(TOKENS, 1, lambda x: x.softmax(1) * x),
     "log softmax over the cut": on(TOKENS, 1, lambda x: F.log_softmax(x, dim=1)),
-    "logsumexp": on(TOKENS, 1, lambda x: x.logsumexp(dim=1)),
     "sums": on(IMAGE, 2, lambda x: (x.sum(), x.sum((0, 2)), x.mean(dim=2, keepdim=True), x.sum(1))),
     "spread": on(IMAGE, 2, lambda x: (x.var(dim=(2, 3)), x.std(dim=2, keepdim=True), x.var(dim=1), x.var())),
     "norms": on(IMAGE, 2, lambda x: (x.norm(), torch.linalg.vector_norm(x, dim=2), x.norm(p=1, dim=(1, 2)))),
-    "extremes": on(IMAGE, 2, lambda x: (x.amax((1, 2)), x.max(), x.min(dim=2).values, x.max(dim=1)[0])),
-    "where the largest is": on(IMAGE, 2, lambda x: x * 1 + x.argmax(dim=2, keepdim=True)),
-    "cumsum": on(TOKENS, 1, lambda x: x.cumsum(1) * x),
+    "extremes": on(IMAGE, 2, lambda x: (x.amax((1, 2)), x.max(), x.amin(dim=2), x.max(dim=1)[0])),
     "linear over the cut": of(lambda: nn.Linear(N, 5), (2, 3, N), 2),
     "flatten, then linear": of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4 * N * 10, 3))),
     "attention": two(TOKENS, 1, lambda x, y: F.scaled_dot_product_attention(x, y, x)),
@@ -206,15 +190,8 @@ CALLS: dict[str, Case] = {
     "matmul, contracted": on(TOKENS, 1, lambda x: x.mT @ x),
     "matmul, columns by columns": on((2, N, N), 2, lambda x: x @ x.tanh()),
     "matmul, rows by rows": on((2, N, N), 1, lambda x: x @ x.tanh()),
-    "distances": on(POINTS, 1, lambda x: torch.cdist(x, 2 * x)),
-    "distances to anchors": on(POINTS, 1, lambda x, w: (torch.cdist(x, w), torch.cdist(w, x)), (1, 4, 3)),
-    "pairwise differences": on(POINTS, 1, lambda x: (x[:, :, None] - x[:, None].tanh()).square().sum(-1).exp()),
-    "neighbours as DGCNN finds them": on((1, 3, N), 2, dgcnn),
-    "gather": on(TOKENS, 1, lambda x: x.gather(1, x.detach().argsort(dim=2).clamp(max=N - 1) * 3 % N)),
-    "by numbers": on(TOKENS, 1, lambda x: x[:, torch.tensor([0, N - 1, 5, 5])]),
+    "gather": on(TOKENS, 1, lambda x: x.gather(2, x.detach().argsort(dim=2)[:, :, :3])),
     "by numbers, another dimension": on(TOKENS, 1, lambda x: x[:, :, torch.tensor([1, 1, 7])]),
-    "by numbers from the end": on(TOKENS, 1, lambda x: x[:, torch.tensor([-1, -N, 3])][:, :, 1:3]),
-    "by numbers and slices": on(TOKENS, 1, lambda x: x[:, x.detach().argsort(dim=2)[0] - 1, 2:6]),
     "one row": on(TOKENS, 1, lambda x: (x[:, 0], x[:, -1], x[0], x[..., 3])),
     "slices of rows": on(TOKENS, 1, lambda x: (x[:, 1:], x[:, ::2], x[:, 5:-3:3, None], x[:, :2] * 2)),
     "split": on(TOKENS, 1, lambda x: (*x.split(9, dim=1), *x.chunk(2, dim=2), *x.unbind(0))),
@@ -227,7 +204,6 @@ CALLS: dict[str, Case] = {
     "repeat": on(TOKENS, 1, lambda x: x.repeat(2, 1, 1).repeat_interleave(3, dim=1)),
     "broadcast": on(TOKENS, 1, lambda x, w, b: x * w + b, (N, 1), (8,)),
     "more dimensions": on((N, 8), 0, lambda x, w: x + w, (3, 1, 8)),
-    "triangle": on((2, N, N), 1, lambda x: x.tril() + x.mT.triu(1).mT),
     "in place": on(TOKENS, 1, lambda x: F.relu((x * 2).add_(x).mul_(3).sub_(0.5), inplace=True)),
     "losses": two(TOKENS, 1, lambda x, y: (F.mse_loss(x, y), F.l1_loss(x, y, reduction="sum"), F.smooth_l1_loss(x, y))),
     "classes": on((2, 5, N), 2, lambda x: F.cross_entropy(x, torch.arange(2 * N).reshape(2, N) % 5)),
@@ -294,13 +270,6 @@ def running() -> float:
     whole(x)
     cut(shard(x, 2, Domain(), [2, 7]))
     return max(float((a - b).abs().max()) for a, b in zip(whole.buffers(), cut.buffers(), strict=True))
-
-
-def shares_of_the_bound(kind: str, rows: int, columns: int, width: int, shares: list[float]) -> float:
-    """The peak of a step on this rank, of its stretch of one device's, its halos and the weights."""
-    model, x, dim = measured.made(kind, 5, rows, columns, width)
-    found = measured.own(lambda: (model, x), shares, dim)
-    return float(found["peak"] / (found["alone"] * found["rows"] / rows + found["halo"] + found["weights"]))
 
 
 def sent_by_a_convolution() -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 from assay.training.shardtensor.shards import near_equal, ranges
-from assay.training.shardtensor.windows import Spread, Window, halo
+from assay.training.shardtensor.windows import Spread, Window
 from tests.oracles.conv_reach import touched, touched_transposed
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(lambda sizes: sum(sizes) > 0)
@@ -51,8 +51,8 @@ def test_outputs_stay_where_their_inputs_lie() -> None:
         for (a, b), (low, high) in zip(ranges(sizes), found.want, strict=True):
             assert a - kernel < low <= a + stride
             assert b - kernel - stride <= high <= b + kernel
-    assert halo(sizes, kernel=3, padding=1) == [1, 2, 1]
-    assert halo((4, 1, 1, 4), kernel=7, padding=3) == [3 - 0, 6, 6, 3]
+    assert Window(sizes, 3, 1, (1, 1), 1).want == [(0, 38), (36, 65), (63, 100)]
+    assert Window((4, 1, 1, 4), 7, 1, (3, 3), 1).want == [(0, 7), (1, 8), (2, 9), (3, 10)]
 
 
 def test_near_equal_sizes_differ_by_one() -> None:

@@ -5,9 +5,9 @@ stretches of any sizes. It is a `torch.Tensor`, so models need not know: convolu
 attention lets keys and values go round, norms and sums add up over the ranks, reshapes follow the cut to where it goes.
 Gradients return the same ways. A call without a distributed version is refused by name; nothing is gathered in secret.
 
-The study is real: a vision transformer, a U-Net and a point transformer on gloo processes, in drawn stretches, give the
-outputs and gradients of one process, in its share of the memory. Beside it stand one device, data parallelism, which
-cannot cut a sample, and torch's DTensor, which cuts evenly. No group of GPUs was at hand: their seconds are not asked.
+The study is real: a vision transformer and a U-Net on gloo processes, in drawn stretches, give the outputs and
+gradients of one process; the memory of a step is counted. Beside it stand one device and torch's DTensor, which cuts
+evenly. No group of GPUs was at hand: their seconds are not asked.
 
 arXiv:2605.11111; PhysicsNeMo has the authors' own.
 
@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from assay.record.measures import Measure, change, counted, ratio, rows, share
+from assay.record.measures import change, counted, ratio, rows, share
 from assay.record.timing import too_busy
-from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
+from assay.record.types import Claim, Estimate, Evidence, Kind
 from assay.sim.random import stream
 from assay.sim.ranks import prepare
 from assay.training.shardtensor.job import IMPORTS, PATIENCE, on_ranks
@@ -65,14 +65,14 @@ references = (
 )
 
 QUIET = 0.8  # of a processor that each rank must be granted for its seconds to count
-STEPS = {"small": (16, 16, 32), "large": (128, 64, 64)}  # rows, columns, width
+SMALL = (16, 16, 32)  # rows, columns, width of a model for which ranks are too many
 
 
 def parity(ranks: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Three models in drawn stretches beside themselves in one piece."""
+    """Both models in drawn stretches beside themselves in one piece."""
     random = stream(seed, "shardtensor", "shares")
-    shares = [[float(n) for n in random.dirichlet([4.0] * ranks)] for _ in range(3)]
-    found = on_ranks(ranks, _parity, seed, shares)
+    shares = [[float(n) for n in random.dirichlet([4.0] * ranks)] for _ in range(2)]
+    found = on_ranks(ranks, _measured, "parity", seed, shares)
     worst: dict[str, dict[str, Any]] = {}
     for kind in found[0]:
         parts = [part[kind] for part in found]
@@ -81,15 +81,16 @@ def parity(ranks: int, seed: int) -> dict[str, dict[str, Any]]:
     return worst
 
 
-def _parity(seed: int, shares: list[list[float]]) -> Any:
+def _measured(what: str, *arguments: Any) -> Any:
+    """On this rank, which has torch."""
     from assay.training.shardtensor import measured
 
-    return measured.parity(seed, shares)
+    return getattr(measured, what)(*arguments)
 
 
 def memory(ranks: int, grids: dict[str, tuple[int, int, int]], seed: int) -> dict[str, dict[str, Any]]:
     """The memory of one step of each model by each system; the fullest rank counts."""
-    found = on_ranks(ranks, _memory, grids, seed)
+    found = on_ranks(ranks, _measured, "memory", grids, seed)
     table = {}
     for model in grids:
         whole = found[0][model]["single"]["peak"]
@@ -106,48 +107,25 @@ def memory(ranks: int, grids: dict[str, tuple[int, int, int]], seed: int) -> dic
     return table
 
 
-def _memory(grids: dict[str, tuple[int, int, int]], seed: int) -> Any:
-    from assay.training.shardtensor import measured
-
-    return {kind: measured.memory(kind, *grid, seed) for kind, grid in grids.items()}
-
-
 def training(ranks: int, grid: Sequence[int], steps: int, seed: int) -> dict[str, dict[str, Any]]:
     """A small weather model, trained whole and in stretches on the same days."""
-    found = on_ranks(ranks, _training, *grid, steps, seed, patience=PATIENCE + 6.0 * steps)  # on a busy machine
-    return dict(found[0])
+    patience = PATIENCE + 6.0 * steps  # on a busy machine
+    return dict(on_ranks(ranks, _measured, "training", *grid, steps, seed, patience=patience)[0])
 
 
-def _training(rows: int, columns: int, steps: int, seed: int) -> Any:
-    from assay.training.shardtensor import measured
-
-    ways = {"single": True, "shardtensor": False}
-    return {
-        system: measured.training(rows, columns, steps, seed, whole)
-        for system, whole in ways.items()
-        if not whole or measured.first()  # one rank is enough to train alone
-    }
-
-
-def clocked(size: str, rounds: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Seconds of inference on one process and on two."""
-    found = on_ranks(2, _timed, *STEPS[size], rounds, seed)
+def clocked(rounds: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Seconds of inference on a small input by one process and by two."""
+    found = on_ranks(2, _measured, "timed", *SMALL, rounds, seed)
     quiet = min(part["granted"] for part in found)
     return {system: {"seconds": found[0][system], "granted": quiet} for system in ("single", "shardtensor")}
 
 
-def _timed(rows: int, columns: int, width: int, rounds: int, seed: int) -> Any:
-    from assay.training.shardtensor import measured
-
-    return measured.timed("vit", rows, columns, width, rounds, seed)
-
-
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
-    """Parity in drawn stretches, memory beside three rivals, a small training, seconds on two ranks."""
+    """Parity in drawn stretches, memory beside one device and DTensor, a small training, seconds on two ranks."""
     lab.cases.update(("model", "system"))
     once = replace(lab, seeds=lab.seeds[:1])
     ranks = lab.pick(quick=2, full=4)
-    grids = {"unet": (32 * ranks, 32, 64), "vit": (32 * ranks, 32, 64), "points": (256 * ranks, 1, 64)}
+    grids = {"unet": (32 * ranks, 32, 64), "vit": (32 * ranks, 32, 64)}
     grid = lab.pick(quick=(16, 16), full=(64, 32))
     days = [{"ranks": ranks, "grid": grid, "steps": lab.pick(quick=4, full=200)}]
     prepare((*IMPORTS, "assay.training.shardtensor.measured", "torch.distributed.tensor"))  # for all ranks, once
@@ -156,22 +134,17 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         "memory": replace(once, workers=0).run(memory, [{"ranks": ranks, "grids": grids}], per="step"),
         "training": replace(lab.with_seeds(quick=2, full=5), workers=0).run(training, days, per="system"),
         "clock": replace(lab.with_seeds(quick=2, full=5), workers=0).run(
-            clocked, [{"size": size, "rounds": lab.pick(quick=3, full=21)} for size in STEPS], per="system"
+            clocked, [{"rounds": lab.pick(quick=3, full=21)}], per="system"
         ),
     }
 
 
-def _quiet(size: str, of: str, to: str) -> Measure:
+def _slowed(table: pl.DataFrame) -> Estimate:
     """A ratio of seconds; no answer where ranks did not get their processors."""
-
-    def measure(table: pl.DataFrame) -> Estimate:
-        where = {"experiment": "clock", "size": size}
-        least = float(rows(table, where)["granted"].to_numpy().min())
-        if least < QUIET:
-            raise too_busy(f"a rank was granted {least:.0%} of a processor")
-        return ratio("seconds", of={"system": of}, to={"system": to}, **where)(table)
-
-    return measure
+    least = float(rows(table, {"experiment": "clock"})["granted"].to_numpy().min())
+    if least < QUIET:
+        raise too_busy(f"a rank was granted {least:.0%} of a processor")
+    return ratio("seconds", of={"system": "shardtensor"}, to={"system": "single"}, experiment="clock")(table)
 
 
 def _apart(table: pl.DataFrame) -> Estimate:
@@ -186,14 +159,6 @@ def _fullest(table: pl.DataFrame) -> Estimate:
     return counted(float(np.max(found["peak"].to_numpy() / found["bound"].to_numpy())), len(found))
 
 
-def _beside_whole(table: pl.DataFrame) -> Estimate:
-    found = rows(table, {"experiment": "memory", "system": "data parallel"})["peak"].to_numpy()
-    ours = rows(table, {"experiment": "memory", "system": "shardtensor"})["peak"].to_numpy()
-    if not len(found):
-        raise NotMeasured("no step was measured")
-    return counted(float(np.min(found / ours)), len(found))
-
-
 EVENLY = (
     "Equal stretches give each of n ranks 1/n of all products, those of attention too; what links and launches take of "
     "that was not asked, as no group of GPUs was at hand."
@@ -205,10 +170,10 @@ claims = [
         "weather",
         change("loss", new={"system": "shardtensor"}, old={"system": "single"}, experiment="training"),
     ),
-    Claim("small", _quiet("small", "shardtensor", "single")),
+    Claim("small", _slowed),
     Claim(
         "same", _apart, kind=Kind.AT_MOST, value=1e-5, unit="share",
-        asks="Outputs and all gradients of three models in drawn stretches are those of one process, to 0.00001 of the "
+        asks="Outputs and all gradients of two models in drawn stretches are those of one process, to 0.00001 of the "
         "largest.",
     ),
     Claim(
@@ -216,16 +181,8 @@ claims = [
         asks="No rank takes more memory for a step than its share of one device's, its halos and the weights.",
     ),
     Claim(
-        "whole-samples", _beside_whole, kind=Kind.AT_LEAST, value=1.5, unit="ratio",
-        asks="Data parallelism takes at least 1.5 times the memory a rank, for every model.",
-    ),
-    Claim(
         "dtensor", share("runs", experiment="memory", system="dtensor"), kind=Kind.EVERY,
         asks="torch's DTensor runs the same unmodified vision transformer and U-Net.",
-    ),
-    Claim(
-        "large", _quiet("large", "single", "shardtensor"), kind=Kind.RATIO, toward="up",
-        asks="On a large input two processes are faster than one.",
     ),
 ]  # fmt: skip
 
@@ -239,7 +196,7 @@ def plot(table: pl.DataFrame) -> alt.Chart:
         alt.Chart(found.select("system", "model", "of_single"))
         .mark_bar()
         .encode(
-            y=alt.Y("system:N", title=None, sort=["single", "data parallel", "shardtensor"]),
+            y=alt.Y("system:N", title=None, sort=["single", "shardtensor"]),
             x=alt.X("of_single:Q", title="memory of a step on the fullest rank, of that on one device"),
             row=alt.Row("model:N", title=None),
         )

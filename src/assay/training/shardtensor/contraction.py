@@ -1,4 +1,4 @@
-"""Products: einsum, matmul, linear, distances and attention, by which letters of the product are cut.
+"""Products: einsum, matmul, linear and attention, by which letters of the product are cut.
 
 One cut letter is local work, and a sum over the ranks where the letter is summed over. Two cut letters are all pairs of
 rows: one operand's blocks go round.
@@ -96,7 +96,7 @@ def _all_pairs(terms: list[str], out: str, operands: list[Any]) -> Any:
         return torch.einsum(equation, a if at_stays < 0 else a.narrow(at_stays, at[0], at[1] - at[0]), block)
 
     into = out.index(passing) if passing in out else None
-    return like(stays, around(meet, [stays.local], [goes], into), out.index(kept))
+    return like(stays, around(meet, stays.local, goes, into), out.index(kept))
 
 
 @handles("matmul", "bmm", "mm", "mv", "dot", "rmatmul")
@@ -135,31 +135,6 @@ def _linear(func: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         )
     found = summed(func(x.local, own_part(weight, 1, x.domain, x.sizes)), x.domain)
     return found if bias is None else found + bias
-
-
-@handles("cdist")
-def _cdist(func: Any, a: Any, b: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
-    # By its own choice torch takes another formula for 25 rows and fewer: let the whole decide, not the stretch.
-    by_products = max(a.shape[-2], b.shape[-2]) > 25
-    mode = compute_mode or ("" if by_products else "donot_") + "use_mm_for_euclid_dist"
-
-    def meet(at: Any, rows: Tensor, block: Tensor) -> Tensor:
-        return torch.cdist(rows, block, p, mode)
-
-    for x in (a, b):
-        if isinstance(x, ShardTensor) and x.axis == x.ndim - 1:
-            raise refusal("cdist", [a, b], "coordinates are cut")
-    if isinstance(a, ShardTensor) and isinstance(b, ShardTensor) and a.axis == b.axis == a.ndim - 2:
-        return like(a, around(meet, [a.local], [b], into=a.ndim - 1))
-    if isinstance(a, ShardTensor) and isinstance(b, ShardTensor):
-        return like(a, meet(None, a.local, redistributed(b, a.axis, a.sizes).local))
-    if isinstance(a, ShardTensor):
-        whole = a.axis == a.ndim - 2
-        other = replicated(b, a.domain) if whole else own_part(b, a.axis, a.domain, a.sizes)
-        return like(a, meet(None, a.local, other))
-    if b.axis == b.ndim - 2:
-        return like(b, meet(None, replicated(a, b.domain), b.local), b.ndim - 1)
-    return like(b, meet(None, own_part(a, b.axis, b.domain, b.sizes), b.local))
 
 
 @handles("scaled_dot_product_attention")

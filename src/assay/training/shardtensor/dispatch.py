@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from assay.training.shardtensor import contraction, pointwise, statistics, views, windows
-from assay.training.shardtensor.shards import HANDLERS, Domain, ShardTensor, Unsupported, redistributed, shard
+from assay.training.shardtensor.shards import Domain, ShardTensor, Unsupported, redistributed, shard
 
-__all__ = ["Domain", "ShardTensor", "Unsupported", "redistributed", "shard", "supported"]
+__all__ = ["Domain", "ShardTensor", "Unsupported", "redistributed", "shard"]
 
 MODULES = (contraction, pointwise, statistics, views, windows)
-
-
-def supported() -> list[str]:
-    """Names of all torch calls that have a distributed version.
-
-    >>> "conv2d" in supported(), "fft" in supported()
-    (True, False)
-    """
-    return sorted(HANDLERS)

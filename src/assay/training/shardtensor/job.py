@@ -69,15 +69,10 @@ def check(model: Any, *inputs: Any, dim: int, shares: Sequence[float]) -> Checke
     Raises:
         Unsupported: the model calls what has no distributed version; the message names it.
     """
-    sizes = sizes_of(inputs[0].shape[dim], shares)
-    found = on_ranks(len(sizes), _checked, model, inputs, dim, sizes)
-    return settle(found, sizes)
-
-
-def settle(found: list[Any], sizes: tuple[int, ...]) -> Checked:
-    """What the ranks found, or the refusal they met."""
     from assay.training.shardtensor.shards import Unsupported
 
+    sizes = sizes_of(inputs[0].shape[dim], shares)
+    found = on_ranks(len(sizes), _checked, model, inputs, dim, sizes)
     refused = next((part for part in found if isinstance(part, str)), None)
     if refused is not None:
         raise Unsupported(refused)

@@ -1,8 +1,8 @@
 """What a step takes on real processes: bytes of memory, bytes on the wire, seconds, and losses of a small training.
 
-The same step runs in four ways. `single` has the whole sample on one rank. `data parallel` has a whole sample on every
-rank, with gradients averaged: it cannot cut below one sample. `dtensor` is torch's own, which cuts evenly; where it
-refuses a call, or gathers, the row says so. `shardtensor` is ours.
+The same step runs in three ways. `single` has the whole sample on one rank, as data parallelism has on every one;
+`dtensor` is torch's own, which cuts evenly, and where it refuses a call, or gathers, the row says so; `shardtensor` is
+ours.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from assay.training.shardtensor import models
 from assay.training.shardtensor.dispatch import Domain, Unsupported, shard
 from assay.training.shardtensor.job import compared, outputs, rounding, sizes_of
 
-SYSTEMS = ("single", "data parallel", "dtensor", "shardtensor")
-KINDS = ("vit", "unet", "points")
+SYSTEMS = ("single", "dtensor", "shardtensor")
+KINDS = ("vit", "unet")
 
 
 def made(kind: str, seed: int, rows: int, columns: int = 16, width: int = 32) -> tuple[nn.Module, Tensor, int]:
@@ -35,15 +35,13 @@ def made(kind: str, seed: int, rows: int, columns: int = 16, width: int = 32) ->
     if kind == "vit":
         model: nn.Module = models.ViT(width=width, grid=(rows // 2, columns // 2))
         return model, torch.randn(1, 2, rows, columns), 2
-    if kind == "unet":
-        return models.UNet(width=width // 4), torch.randn(1, 2, rows, columns), 2
-    return models.PointTransformer(width=width // 2), torch.randn(1, rows, 7), 1
+    return models.UNet(width=width // 4), torch.randn(1, 2, rows, columns), 2
 
 
 def parity(seed: int, shares: list[list[float]]) -> dict[str, dict[str, Any]]:
-    """On this rank: the three models in unequal stretches beside themselves in one piece."""
+    """On this rank: both models in unequal stretches beside themselves in one piece."""
     domain, found = Domain(), {}
-    for at, (kind, rows) in enumerate(zip(KINDS, (40, 44, 53), strict=True)):
+    for at, (kind, rows) in enumerate(zip(KINDS, (40, 44), strict=True)):
         model, x, dim = made(kind, seed, rows)
         sizes = sizes_of(x.shape[dim], shares[at])
         out, gradients, inputs, sent = compared(model, [x], dim, sizes, domain)
@@ -68,16 +66,6 @@ def by_dtensor(model: nn.Module, x: Tensor, dim: int) -> tuple[Callable[[], Any]
     return lambda: _squares(cut(part)).backward(), cut
 
 
-def _averaged(model: nn.Module, x: Tensor) -> None:
-    """A whole sample, and gradients averaged over the ranks in one bucket, as DDP does with so few of them."""
-    _squares(model(x)).backward()
-    gradients = [w.grad for w in model.parameters() if w.grad is not None]
-    bucket = torch.cat([g.reshape(-1) for g in gradients])
-    dist.all_reduce(bucket)
-    for gradient, part in zip(gradients, bucket.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient) / dist.get_world_size())
-
-
 def step_of(system: str, model: nn.Module, x: Tensor, dim: int, domain: Domain) -> tuple[Callable[[], Any], nn.Module]:
     """One forward and backward pass by a system, on this rank."""
     model = copy.deepcopy(model)
@@ -87,8 +75,6 @@ def step_of(system: str, model: nn.Module, x: Tensor, dim: int, domain: Domain) 
     if system == "shardtensor":
         part = shard(x, dim, domain)
         return lambda: _squares(model(part)).backward(), model
-    if system == "data parallel":
-        return lambda: _averaged(model, x), model
     return lambda: _squares(model(x)).backward(), model
 
 
@@ -106,14 +92,15 @@ def peak_of(step: Callable[[], Any], model: nn.Module) -> int:
     return int(np.cumsum([e.nbytes() for e in sorted(acts, key=lambda e: e.start_ns())]).max())
 
 
-def memory(kind: str, rows: int, columns: int, width: int, seed: int) -> dict[str, dict[str, Any]]:
-    """On this rank: the memory of a step by each system; -1 where it refused."""
+def memory(grids: dict[str, tuple[int, int, int]], seed: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """On this rank: the memory of a step of each model by each system; -1 where it refused."""
+    return {kind: _memory(*made(kind, seed, *grid)) for kind, grid in grids.items()}
+
+
+def _memory(model: nn.Module, x: Tensor, dim: int) -> dict[str, dict[str, Any]]:
     domain, found = Domain(), {}
-    model, x, dim = made(kind, seed, rows, columns, width)
     weights = sum(w.nbytes for w in model.parameters())
     for system in SYSTEMS:
-        if system == "dtensor" and kind == "points":
-            continue  # looking up rows by number, it searches for a layout for minutes
         before, kept = domain.sent, domain.halo
         try:
             step, used = step_of(system, model, x, dim, domain)
@@ -144,14 +131,14 @@ def weather(steps: int, rows: int, columns: int, seed: int) -> tuple[Tensor, Ten
     return before, after.roll(2, -1)
 
 
-def first() -> bool:
-    """Whether this is rank 0."""
-    return dist.get_rank() == 0
+def training(rows: int, columns: int, steps: int, seed: int) -> dict[str, dict[str, float]]:
+    """On this rank: a U-Net that learns tomorrow's weather, on rank 0 whole, in stretches on all."""
+    found = {"single": _trained(rows, columns, steps, seed, None)} if dist.get_rank() == 0 else {}
+    return found | {"shardtensor": _trained(rows, columns, steps, seed, Domain())}
 
 
-def training(rows: int, columns: int, steps: int, seed: int, whole: bool) -> dict[str, Any]:
-    """On this rank: a U-Net that learns tomorrow's weather, whole or in stretches: its loss on days it never saw."""
-    domain = Domain()
+def _trained(rows: int, columns: int, steps: int, seed: int, domain: Domain | None) -> dict[str, float]:
+    """The loss on days that it never saw, and on the first one."""
     torch.manual_seed(seed)
     model = models.UNet(width=8)
     optimizer = Adam(model.parameters(), 3e-3)
@@ -159,7 +146,7 @@ def training(rows: int, columns: int, steps: int, seed: int, whole: bool) -> dic
     losses = []
     for day in range(steps + 4):
         x, y = before[day : day + 1], after[day : day + 1]
-        given, wanted = (x, y) if whole else (shard(x, 2, domain), shard(y, 2, domain))
+        given, wanted = (x, y) if domain is None else (shard(x, 2, domain), shard(y, 2, domain))
         loss = nn.functional.mse_loss(model(given), wanted)
         if day < steps:
             optimizer.zero_grad()
@@ -169,10 +156,10 @@ def training(rows: int, columns: int, steps: int, seed: int, whole: bool) -> dic
     return {"loss": float(np.mean(losses[steps:])), "first": losses[0]}
 
 
-def timed(kind: str, rows: int, columns: int, width: int, rounds: int, seed: int) -> dict[str, Any]:
+def timed(rows: int, columns: int, width: int, rounds: int, seed: int) -> dict[str, Any]:
     """On this rank: seconds of inference on rank 0 alone and on all ranks, in turns; and what ranks were granted."""
     domain = Domain()
-    model, x, dim = made(kind, seed, rows, columns, width)
+    model, x, dim = made("vit", seed, rows, columns, width)
     model.eval()
     part = shard(x, dim, domain)
     seconds: dict[str, list[float]] = {"single": [], "shardtensor": []}

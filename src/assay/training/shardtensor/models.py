@@ -1,4 +1,4 @@
-"""Three plain models that know nothing of shards: a vision transformer, a U-Net, and a point transformer."""
+"""Two plain models that know nothing of shards: a vision transformer and a U-Net."""
 
 from __future__ import annotations
 
@@ -85,42 +85,3 @@ class UNet(nn.Module):
         three = self.raise_(self.deep(self.lower(two)))
         two = self.joint(torch.cat([two, three], dim=1))
         return self.out(self.last(torch.cat([one, self.up(two)], dim=1)))  # type: ignore[no-any-return]
-
-
-class Neighbours(nn.Module):
-    """Vector attention of each point to its nearest ones (Zhao et al., Point Transformer, ICCV 2021)."""
-
-    def __init__(self, width: int, nearest: int) -> None:
-        super().__init__()
-        self.nearest = nearest
-        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
-        self.place = nn.Sequential(nn.Linear(3, width), nn.ReLU(inplace=True), nn.Linear(width, width))
-        self.weigh = nn.Sequential(nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, width))
-
-    def forward(self, x: Tensor, points: Tensor) -> Tensor:
-        """Features after a look around."""
-        near = torch.cdist(points, points).topk(self.nearest, largest=False).indices
-        batch = torch.arange(x.shape[0], device=x.device)[:, None, None]
-        shift = self.place(points[:, :, None] - points[batch, near])
-        weights = self.weigh(self.q(x)[:, :, None] - self.k(x)[batch, near] + shift).softmax(dim=2)
-        seen: Tensor = (weights * (self.v(x)[batch, near] + shift)).sum(dim=2)
-        return x + seen
-
-
-class PointTransformer(nn.Module):
-    """Points with features: neighbourhoods, attention to all, and what they all have in common."""
-
-    def __init__(self, features: int = 4, width: int = 16, nearest: int = 6) -> None:
-        super().__init__()
-        self.embed = nn.Linear(3 + features, width)
-        self.near, self.far = Neighbours(width, nearest), Block(width, 2)
-        self.common = nn.Linear(2 * width, width)
-        self.out = nn.Linear(2 * width, 1)
-
-    def forward(self, cloud: Tensor) -> Tensor:
-        """A number for each point of `[batch, point, 3 + features]`."""
-        points = cloud[..., :3]
-        x = self.far(self.near(self.embed(cloud), points))
-        common = torch.cat([x.amax(dim=1), x.mean(dim=1)], dim=-1)
-        common = torch.tanh(self.common(common))[:, None].expand(-1, x.shape[1], -1)
-        return self.out(torch.cat([x, common * x], dim=-1))  # type: ignore[no-any-return]

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.training.shardtensor.ring import around
 from assay.training.shardtensor.shards import (
     ShardTensor,
     asks,
@@ -28,20 +27,17 @@ add sub subtract mul multiply div divide true_divide truediv floordiv floor_divi
 rsub rmul rdiv rtruediv rfloordiv rmod neg negative positive pos abs absolute exp
 exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan atan2 arctan2 asinh acosh atanh
 sigmoid relu relu6 leaky_relu elu selu celu gelu silu mish softplus softsign hardtanh hardsigmoid hardswish hardshrink
-softshrink tanhshrink logsigmoid threshold clamp clamp_min clamp_max clip minimum maximum fmin fmax where lerp addcmul
-addcdiv masked_fill sign sgn floor ceil round trunc frac reciprocal square erf erfc erfinv sinc xlogy hypot copysign
-logaddexp lgamma digamma eq ne lt le gt ge not_equal greater less greater_equal less_equal logical_and logical_or
-logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not and or xor invert rand ror isnan isinf isfinite
-nan_to_num clone contiguous detach to float double half bfloat16 long int bool type type_as zeros_like ones_like
-empty_like full_like zero fill cpu cuda alias
+softshrink tanhshrink logsigmoid threshold clamp clamp_min clamp_max clip minimum maximum fmin fmax lerp addcmul addcdiv
+masked_fill sign sgn floor ceil round trunc frac reciprocal square erf erfc erfinv sinc xlogy hypot copysign logaddexp
+lgamma digamma eq ne lt le gt ge not_equal greater less greater_equal less_equal logical_and logical_or logical_not
+logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not and or xor invert rand ror isnan isinf isfinite nan_to_num
+iadd isub imul itruediv ipow idiv zero fill
 """.split()
 
-CHANGING = """
-add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow iadd isub imul itruediv ipow idiv
-neg negative abs absolute exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sinh cosh asin acos atan
-sigmoid relu relu6 leaky_relu elu selu celu silu mish hardtanh hardsigmoid hardswish threshold clamp clamp_min clamp_max
-clip lerp addcmul addcdiv masked_fill floor ceil round trunc frac reciprocal square nan_to_num zero fill
-""".split()
+ANEW = """
+where clone contiguous detach to float double half bfloat16 long int bool type type_as zeros_like ones_like empty_like
+full_like cpu cuda alias
+""".split()  # always tensors of their own, or the same one
 
 
 def aligned(x: ShardTensor, other: Any, name: str = "this call", ndim: int | None = None) -> Any:
@@ -72,7 +68,7 @@ def lead(args: Any) -> ShardTensor:
     return max(shards, key=lambda x: (x.ndim, x.numel()))
 
 
-@handles(*ELEMENTWISE)
+@handles(*ANEW)
 def _pointwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     name = func.__name__
     operands = [*args, *kwargs.values()]
@@ -82,16 +78,13 @@ def _pointwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     x = lead(operands)
     if name == "where" and len(operands) == 1:
         raise refusal("where without values", [x], "how many there are is not known")
-    across = _across(x, args)
-    if across is not None and not kwargs:
-        return _all_pairs(func, x, across, args)
     if x.shape[x.axis] == 1 and any(isinstance(y, Tensor) and _stretches(x, y) for y in operands):
         raise refusal(name, operands, "the cut dimension cannot be stretched")
     ndim = max(x.ndim, *(y.ndim for y in operands if isinstance(y, Tensor)))
     return like(x, _met(func, x, args, kwargs), axis=ndim + x.axis - x.ndim)
 
 
-@handles(*CHANGING, in_place=True)
+@handles(*ELEMENTWISE, in_place=True)
 def _changed(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     """The first argument is changed where it lies; others meet it as they would any result, and cannot widen it."""
     _, changes = called(func, (x, *args), kwargs)
@@ -116,32 +109,6 @@ def _met(func: Any, x: ShardTensor, args: Any, kwargs: Any) -> Tensor:
 def _stretches(x: ShardTensor, y: Tensor) -> bool:
     at = y.ndim + x.axis - x.ndim
     return at >= 0 and y.shape[at] != 1
-
-
-def _across(x: ShardTensor, args: Any) -> ShardTensor | None:
-    """The other of two shards, cut along columns and the same for all rows, where the first is cut along rows."""
-    if len(args) != 2 or not all(isinstance(y, ShardTensor) for y in args):
-        return None
-    other: ShardTensor = args[1] if args[0] is x else args[0]
-    rows, columns = x.axis - x.ndim, other.axis - other.ndim
-    crossed = rows != columns and (other.ndim + rows < 0 or other.shape[other.ndim + rows] == 1)
-    at = x.ndim + columns
-    crossed = crossed and (at < 0 or x.shape[at] in (1, other.shape[other.axis]))
-    return other if crossed else None
-
-
-def _all_pairs(func: Any, x: ShardTensor, other: ShardTensor, args: Any) -> ShardTensor:
-    ndim = max(x.ndim, other.ndim)
-    first = args[0] is x
-    beside = x.ndim + other.axis - other.ndim
-    varies = beside >= 0 and x.shape[beside] != 1
-
-    def pair(at: Any, rows: Tensor, columns: Tensor) -> Tensor:
-        rows = rows.narrow(beside, at[0], at[1] - at[0]) if varies else rows
-        return func(rows, columns) if first else func(columns, rows)  # type: ignore[no-any-return]
-
-    axis = ndim + x.axis - x.ndim
-    return like(x, around(pair, [x.local], [other], ndim + other.axis - other.ndim), axis=axis)
 
 
 @handles("is_contiguous")
@@ -232,22 +199,17 @@ def _class_loss(
     classes = 0 if x.ndim == 1 else 1
     if kwargs.pop("label_smoothing", 0.0) or weight is not None or target.dtype.is_floating_point:
         raise refusal(name, [x, target], "class indices without weights or smoothing are")
-    if isinstance(x, ShardTensor):
-        if x.axis == classes:
-            raise refusal(name, [x, target], "its classes are cut")
-        at = x.axis - (x.axis > classes)
-        whose, sizes, logits = x, x.sizes, x.local
-    else:
-        at, whose, sizes = target.axis, target, target.sizes
-        logits = own_part(x, at + (at >= classes), target.domain, sizes)
+    if not isinstance(x, ShardTensor) or x.axis == classes:
+        raise refusal(name, [x, target], "its classes are cut, or only its targets")
+    at = x.axis - (x.axis > classes)
     if isinstance(target, ShardTensor):
-        wanted = redistributed(target, at, sizes).local
+        wanted = redistributed(target, at, x.sizes).local
     else:
-        wanted = mine(target, at, whose.domain, sizes)
-    each = ShardTensor(func(logits, wanted, ignore_index=ignore_index, reduction="none"), whose.domain, at, sizes)
+        wanted = mine(target, at, x.domain, x.sizes)
+    each = like(x, func(x.local, wanted, ignore_index=ignore_index, reduction="none"), at)
     if reduction == "none":
         return each
-    counted = ShardTensor((wanted != ignore_index).to(logits.dtype), whose.domain, at, sizes)
+    counted = like(x, (wanted != ignore_index).to(x.dtype), at)
     return each.sum() / counted.sum() if reduction == "mean" else each.sum()
 
 

@@ -33,22 +33,21 @@ from assay.record.errors import BadInput
 Range = tuple[int, int]
 HANDLERS: dict[str, Callable[..., Any]] = {}
 IN_PLACE: set[str] = set()  # of these names, those whose handlers also change their first argument
-# In one process these give the memory of their argument, always or when they can; here a rank may have had to copy.
-SHARING = set(
+# In one process these give the memory of their argument: always, or (SHARING) when they can; a rank may have to copy.
+VIEWING = set(
     """
-permute transpose swapaxes swapdims t movedim moveaxis reshape view _unsafe_view flatten unflatten view_as reshape_as
-unsqueeze squeeze expand expand_as broadcast_to narrow select split split_with_sizes chunk tensor_split unbind getitem
-iter detach alias contiguous to type type_as float double half bfloat16 long int bool cpu cuda dropout feature_dropout
-dropout1d dropout2d dropout3d T mT data real positive pos
+permute transpose swapaxes swapdims t movedim moveaxis view _unsafe_view view_as unsqueeze squeeze expand expand_as
+broadcast_to narrow select split split_with_sizes chunk tensor_split unbind getitem detach alias T mT data real positive
+pos
+""".split()
+)
+SHARING = VIEWING | set(
+    """
+reshape flatten reshape_as unflatten iter contiguous to type type_as float double half bfloat16 long int bool cpu cuda
+dropout feature_dropout dropout1d dropout2d dropout3d
 """.split()
 )
 COMPLEX = {"size", "dim", "numel", "is_floating_point", "is_complex", "element_size", "len", "hash", "abs", "detach"}
-VIEWING = SHARING - set(
-    """
-reshape flatten reshape_as contiguous to type type_as float double half bfloat16 long int bool cpu cuda dropout
-feature_dropout dropout1d dropout2d dropout3d unflatten iter
-""".split()
-)  # always
 # What autocast gives lower precision; the rest goes by its arguments', as on one device.
 LOWERED = set(
     """
@@ -478,13 +477,20 @@ def push(gradient: Tensor, dim: int, have: Sequence[Range], want: Sequence[Range
     return found
 
 
-def joined(local: Tensor, got: dict[int, Tensor], dim: int, have: Sequence[Range], want: Range, here: int) -> Tensor:
-    """Own and others' pieces in their order."""
+def joined(
+    local: Tensor, got: dict[int, Tensor], dim: int, have: Sequence[Range], want: Range, here: int,
+    zeros: Range = (0, 0),
+) -> Tensor:  # fmt: skip
+    """Own and others' pieces in their order, between so many rows of zeros."""
     a, b = overlap(have[here], want)
     parts = dict(got)
     if a < b or not got:
         parts[here] = local.narrow(dim, min(max(a - have[here][0], 0), local.shape[dim]), max(b - a, 0))
     ordered = [parts[rank] for rank in sorted(parts, key=lambda rank: have[rank])]
+    if any(zeros):
+        shape = list(local.shape)
+        before, behind = (local.new_zeros([*shape[:dim], n, *shape[dim + 1 :]]) for n in zeros)
+        ordered = [before, *ordered, behind]
     return ordered[0] if len(ordered) == 1 else torch.cat(ordered, dim)
 
 

@@ -19,8 +19,6 @@ from assay.training.shardtensor.shards import (
     ShardTensor,
     handles,
     like,
-    own_part,
-    ranges,
     refusal,
     replicated,
     summed,
@@ -52,21 +50,13 @@ def _total(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     if x.axis not in dims:
         return like(x, func(x.local, *args, **kwargs), _kept(x, dims, keepdim))
     if name in ("any", "all"):
-        found = x.domain.all_reduce(
-            _folded(func, x.local, dims, keepdim).to(torch.int8), "max" if name == "any" else "min"
-        )
-        return found.bool()
+        here = func(x.local, dim=dims, keepdim=keepdim).to(torch.int8)
+        return x.domain.all_reduce(here, "max" if name == "any" else "min").bool()
     if name == "count_nonzero":
         return x.domain.all_reduce(torch.count_nonzero(x.local, dims))
     value = x.local if options.get("dtype") is None else x.local.to(options["dtype"])
     found = summed(value.sum(dims, keepdim=keepdim), x.domain)
     return found / prod(x.shape[d] for d in dims) if name == "mean" else found
-
-
-def _folded(func: Any, local: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    for d in sorted(dims, reverse=True):
-        local = func(local, dim=d, keepdim=keepdim)
-    return local
 
 
 @handles("var", "std", "var_mean", "std_mean")
@@ -82,11 +72,7 @@ def _spread(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     if "unbiased" in options:
         correction = int(options["unbiased"])
     if x.axis not in dims:
-        if x.local.numel():
-            found = getattr(torch, name)(x.local, dims, correction=correction, keepdim=keepdim)
-        else:  # torch would warn of too few elements
-            found = x.local.sum(dims, keepdim=keepdim)
-            found = (found, found) if name.endswith("mean") else found
+        found = getattr(torch, name)(x.local, dims, correction=correction, keepdim=keepdim)
         at = _kept(x, dims, keepdim)
         return tuple(like(x, part, at) for part in found) if isinstance(found, tuple) else like(x, found, at)
     centre = x.mean(dims, keepdim=True)
@@ -165,41 +151,6 @@ class _Extreme(torch.autograd.Function):
         return here * (gradient / domain.all_reduce(here.sum(dims, keepdim=True))), None, None, None, None
 
 
-class _Winner(torch.autograd.Function):
-    """Largest (or smallest) along the cut dimension and where: the first of them in the whole, and its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, local: Tensor, dim: int, which: str, start: int, domain: Domain) -> tuple[Tensor, Tensor]:
-        shape = list(local.shape)
-        shape[dim] = 1
-        if local.shape[dim]:
-            value, at = getattr(torch, which)(local, dim, keepdim=True)
-        else:
-            value = local.new_full(shape, _beyond(local.dtype, which))
-            at = torch.zeros(shape, dtype=torch.long, device=local.device)
-        best = domain.all_reduce(value, which)
-        none = torch.iinfo(torch.long).max
-        mine = (value == best) | (value.isnan() & best.isnan())
-        first = domain.all_reduce(torch.where(mine, at + start, none), "min")
-        ctx.plan = dim, start, local.shape[dim]
-        ctx.save_for_backward(first)
-        ctx.mark_non_differentiable(first)
-        return best, first
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        (first,) = ctx.saved_tensors
-        dim, start, here = ctx.plan
-        shape = list(gradient.shape)
-        shape[dim] = here
-        found = gradient.new_zeros(shape)
-        if here:
-            inside = (first >= start) & (first < start + here)
-            found.scatter_(dim, (first - start).clamp(0, here - 1), torch.where(inside, gradient, 0))
-        return found, None, None, None, None
-
-
 @handles("amax", "amin", "max", "min", "argmax", "argmin")
 def _extreme(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     name, options = func.__name__, _aliases(kwargs)
@@ -207,20 +158,16 @@ def _extreme(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(other, Tensor):
         return torch.maximum(x, other) if name == "max" else torch.minimum(x, other)
     keepdim = args[1] if len(args) > 1 else options.get("keepdim", False)
-    dims, which = _dims(x, other), name[-3:]
-    if x.dtype is torch.bool and x.axis in dims:
-        raise refusal(name, [x], "of truth values; any() and all() are supported")
+    dims = _dims(x, other)
     if x.axis not in dims:
         found = func(x.local, *args, **kwargs)
         at = _kept(x, dims, keepdim)
         return type(found)([like(x, part, at) for part in found]) if isinstance(found, tuple) else like(x, found, at)
+    if x.dtype is torch.bool:
+        raise refusal(name, [x], "of truth values; any() and all() are supported")
     if name.startswith("arg") or (name in ("max", "min") and other is not None):
-        if other is None:
-            raise refusal(name, [x], "without dim=")
-        value, at = _Winner.apply(x.local, x.axis, which, ranges(x.sizes)[x.domain.rank][0], x.domain)
-        value, at = (value, at) if keepdim else (value.squeeze(x.axis), at.squeeze(x.axis))
-        return at if name.startswith("arg") else getattr(torch.return_types, name)((value, at))
-    found = _Extreme.apply(x.local, dims, which, x.domain, not name.startswith("a"))
+        raise refusal(name, [x], f"where it lies along the cut dimension; a{name[-3:]}() is supported")
+    found = _Extreme.apply(x.local, dims, name[-3:], x.domain, not name.startswith("a"))
     return found if keepdim else found.squeeze(dims)
 
 
@@ -251,46 +198,19 @@ class _Softmax(torch.autograd.Function):
         return found * (gradient - inner), None, None, None
 
 
-@handles("softmax", "log_softmax", "softmin")
+@handles("softmax", "log_softmax")
 def _softmax(func: Any, x: ShardTensor, dim: Any = None, *args: Any, **kwargs: Any) -> ShardTensor:
     if dim is None:
         raise refusal(func.__name__, [x], "without dim=")
     if dim % x.ndim != x.axis:
         kwargs = {"dtype": next((a for a in args if isinstance(a, torch.dtype)), kwargs.get("dtype"))}
         return like(x, getattr(torch.nn.functional, func.__name__)(x.local, dim, **kwargs))
-    if func.__name__ == "softmin":
-        raise refusal("softmin", [x])
     value = x.local if kwargs.get("dtype") is None else x.local.to(kwargs["dtype"])
     return like(x, _Softmax.apply(value, x.axis, func.__name__ == "log_softmax", x.domain))
 
 
-@handles("logsumexp")
-def _logsumexp(func: Any, x: ShardTensor, dim: Any, keepdim: bool = False) -> Any:
-    dims = _dims(x, dim)
-    if x.axis not in dims:
-        return like(x, func(x.local, dims, keepdim), _kept(x, dims, keepdim))
-    if not x.is_floating_point():
-        raise refusal("logsumexp", [x], "of whole numbers")
-    top = x.detach().amax(dims, keepdim=True)
-    top = top.masked_fill(top.isinf(), 0.0)  # which is no number when it is taken from itself
-    found = (x - top).exp().sum(dims, keepdim=True).log() + top
-    return found if keepdim else found.squeeze(dims)
-
-
-@handles("cumsum")
-def _cumsum(func: Any, x: ShardTensor, dim: int, **kwargs: Any) -> ShardTensor:
-    here = like(x, x.local.cumsum(dim, **kwargs))
-    if dim % x.ndim != x.axis:
-        return here
-    rank = x.domain.rank
-    here_in_all = x.local.sum(x.axis, keepdim=True)
-    sums = [here_in_all.masked_fill(torch.tensor(rank != r), 0) for r in range(x.domain.size)]
-    every = replicated(summed(torch.cat(sums, x.axis), x.domain), x.domain)
-    return like(x, here.local + every.narrow(x.axis, 0, rank).sum(x.axis, keepdim=True))
-
-
 @handles("glu", "normalize", "cosine_similarity", "sort", "argsort", "topk", "cumprod", "cummax", "cummin",
-         "logcumsumexp", "median", "kthvalue")  # fmt: skip
+         "logcumsumexp", "cumsum", "logsumexp", "median", "kthvalue")  # fmt: skip
 def along_another(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     """Calls along one dimension that have no version across ranks."""
     name = func.__name__
@@ -314,76 +234,19 @@ def along_another(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     return like(x, found, x.axis - drops)
 
 
-def _sum_to(x: Tensor, shape: Any) -> Tensor:
-    dims = [d for d, n in enumerate(shape) if n == 1 and x.shape[d] != 1]
-    return x.sum(dims, keepdim=True) if dims else x
-
-
-class _Normalised(torch.autograd.Function):
-    """(x - mean) / sqrt(variance + eps) * weight + bias over `dims`, of `count` elements in all ranks."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Any, bias: Any, dims: Any, count: int, eps: float, domain: Domain
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        here = prod(x.shape[d] for d in dims)
-        if here:
-            variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
-        else:
-            mean = x.new_zeros([1 if d in dims else n for d, n in enumerate(x.shape)])
-            variance = mean
-        whole = domain.all_reduce(mean * (here / count))
-        spread = domain.all_reduce((variance + (mean - whole).square_()) * (here / count))
-        scale = (spread + eps).rsqrt()
-        found = (x - whole).mul_(scale)
-        if weight is not None:
-            found.mul_(weight)
-        if bias is not None:
-            found.add_(bias)
-        ctx.plan = dims, count, domain, None if bias is None else bias.shape
-        ctx.save_for_backward(x, weight, whole, scale)
-        ctx.mark_non_differentiable(whole, spread)
-        return found, whole, spread
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        x, weight, mean, scale = ctx.saved_tensors
-        dims, count, domain, biased = ctx.plan
-        by_bias = None if biased is None else _sum_to(gradient, biased)
-        value = (x - mean).mul_(scale)
-        product = gradient * value
-        by_weight = None
-        if weight is not None:
-            by_weight = _sum_to(product, weight.shape)
-            product = product * weight  # not in place: where there is nothing to sum, both are one tensor
-            gradient = gradient * weight
-        both = torch.stack([gradient.sum(dims, keepdim=True), product.sum(dims, keepdim=True)])
-        del product
-        level, slope = domain.all_reduce(both) / count
-        found = value.mul_(slope).add_(level).neg_().add_(gradient).mul_(scale)
-        return found, by_weight, by_bias, None, None, None, None
-
-
-def _placed(x: ShardTensor, value: Any, shape: list[int], at: int | None = None) -> Any:
-    """A weight as it meets this rank's values: its stretch where it varies along the cut dimension."""
-    if value is None:
-        return None
-    return (replicated(value, x.domain) if at is None else own_part(value, at, x.domain, x.sizes)).reshape(shape)
-
-
 @handles("layer_norm")
 def _layer_norm(
     func: Any, x: ShardTensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
-) -> ShardTensor:
+) -> Any:
     first = x.ndim - len(normalized_shape)
     if x.axis < first:
         weight, bias = (None if v is None else replicated(v, x.domain) for v in (weight, bias))
         return like(x, func(x.local, normalized_shape, weight, bias, eps))
-    shape = [1] * first + list(x.local.shape[first:])
-    affine = [_placed(x, v, shape, x.axis - first) for v in (weight, bias)]
-    dims = list(range(first, x.ndim))
-    return like(x, _Normalised.apply(x.local, *affine, dims, prod(x.shape[first:]), eps, x.domain)[0])
+    dims = tuple(range(first, x.ndim))
+    apart = x - x.mean(dims, keepdim=True)
+    found = apart * torch.rsqrt(apart.square().mean(dims, keepdim=True) + eps)
+    found = found if weight is None else found * weight
+    return found if bias is None else found + bias
 
 
 @handles("rms_norm")

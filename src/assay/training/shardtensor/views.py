@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from assay.training.shardtensor.pointwise import aligned, lead
-from assay.training.shardtensor.ring import picked
 from assay.training.shardtensor.shards import (
+    ALONG,
     ShardTensor,
     everywhere,
     fetched,
@@ -20,10 +20,8 @@ from assay.training.shardtensor.shards import (
     ranges,
     redistributed,
     refusal,
-    replicated,
     resized,
     stretch,
-    summed,
 )  # fmt: skip
 
 
@@ -249,15 +247,16 @@ def _stack(func: Any, tensors: Any, dim: int = 0) -> ShardTensor:
 @handles("getitem")
 def _getitem(func: Any, x: Any, index: Any) -> Any:
     index = list(index) if isinstance(index, tuple) else [index]
-    tensors = [i for i in index if isinstance(i, Tensor | list)]
-    if any(isinstance(i, Tensor) and i.dtype == torch.bool for i in tensors):
+    index = [torch.tensor(i) if isinstance(i, list) else i for i in index]
+    tensors = [i for i in index if isinstance(i, Tensor)]
+    if any(i.dtype in (torch.bool, torch.uint8) for i in tensors):
         raise refusal("indexing by a mask", [x, *tensors], "how many are left is not known")
     if any(i is Ellipsis for i in index):
         at = next(n for n, i in enumerate(index) if i is Ellipsis)
         index[at : at + 1] = [slice(None)] * (x.ndim - sum(i is not None and i is not Ellipsis for i in index))
     index += [slice(None)] * (x.ndim - sum(i is not None for i in index))
     if tensors:
-        return _advanced(x, index)
+        return _by_numbers(x, index, tensors)
     at = [n for n, i in enumerate(index) if i is not None][x.axis]
     chosen, index[at] = index[at], slice(None)
     if isinstance(chosen, slice):
@@ -269,66 +268,18 @@ def _getitem(func: Any, x: Any, index: Any) -> Any:
     return everywhere(x, one, one + 1)[tuple(index)]
 
 
-def _advanced(x: Any, index: list[Any]) -> Any:
-    """Rows by their numbers in the whole: blocks go round, each rank picks from them what it asked for."""
-    whose = x if isinstance(x, ShardTensor) else next(i for i in index if isinstance(i, ShardTensor))
-    if any(i is None or isinstance(i, int) for i in index):
-        raise refusal("indexing", [x, *index], "numbers or None beside tensors")
-    index = [torch.tensor(i, device=whose.local.device) if isinstance(i, list) else i for i in index]
+def _by_numbers(x: Any, index: list[Any], asked: list[Tensor]) -> ShardTensor:
+    """Rows by their numbers, along other dimensions than the cut one."""
+    if not isinstance(x, ShardTensor) or any(isinstance(i, ShardTensor) for i in asked):
+        raise refusal("indexing", [x, *asked], "by shards")
+    if any(i is None or isinstance(i, int) for i in index) or (len(asked) > 1 and not all(i.ndim for i in asked)):
+        raise refusal("indexing", [x, *asked], "numbers or None beside tensors")
+    if index[x.axis] != slice(None):
+        raise refusal("indexing", [x, *asked], ALONG)
     spots = [n for n, i in enumerate(index) if isinstance(i, Tensor)]
-    asked = [i for i in index if isinstance(i, Tensor)]
-    guide = lead(asked) if any(isinstance(i, ShardTensor) for i in asked) else None
-    shape = torch.broadcast_shapes(*(i.shape for i in asked))
-    if guide is not None:
-        if len(shape) != guide.ndim:
-            raise refusal("indexing", [x, *asked])
-        asked = [guide.local if i is guide else aligned(guide, i, "indexing") for i in asked]
-    place = spots[0] if spots == list(range(spots[0], spots[-1] + 1)) else 0
-    if not isinstance(x, ShardTensor):
-        assert guide is not None
-        chosen = iter(asked)
-        local = replicated(x, guide.domain)[tuple(next(chosen) if n in spots else i for n, i in enumerate(index))]
-        return like(guide, local, place + guide.axis)
-    if x.axis not in spots:
-        if guide is not None or index[x.axis] != slice(None):
-            raise refusal("indexing", [x, *asked], "by shards or slices beside the cut dimension")
-        behind = sum(n < x.axis for n in spots)
-        at = x.axis - behind + (len(shape) if place < x.axis or (place == 0 and spots[0] != 0) else 0)
-        chosen = iter(asked)
-        return like(x, x.local[tuple(next(chosen) if n in spots else i for n, i in enumerate(index))], at)
-    asked[spots.index(x.axis)] = _counted(asked[spots.index(x.axis)], x.shape[x.axis])
-    sliced_too = [i if n not in spots else slice(None) for n, i in enumerate(index)]
-    x = x if all(i == slice(None) for i in sliced_too) else x[tuple(sliced_too)]
-    given = iter(torch.broadcast_tensors(*asked))
-    numbers = [next(given) if n in spots else None for n in range(x.ndim)]
-    if guide is not None:
-        return like(guide, picked(x, numbers, place), place + guide.axis)
-    return summed(_here(x, numbers, place), x.domain)
-
-
-def _counted(numbers: Tensor, length: int) -> Tensor:
-    """Numbers from the start; those from the end are below nought."""
-    least = int(numbers.min()) if numbers.numel() else 0
-    if numbers.numel() and not -length <= least <= int(numbers.max()) < length:
-        raise IndexError(f"index out of range of the cut dimension, which has {length}")
-    return torch.where(numbers < 0, numbers + length, numbers) if least < 0 else numbers
-
-
-def _here(x: ShardTensor, numbers: list[Any], place: int) -> Tensor:
-    """What this rank has of the rows that all ask for, and zeros."""
-    start, stop = ranges(x.sizes)[x.domain.rank]
-    wanted = numbers[x.axis]
-    if start == stop:  # of one row that is not there, to have the shape
-        shape = [n if d != x.axis else 1 for d, n in enumerate(x.local.shape)]
-        block, absent = (
-            (x.local.new_zeros(shape) + x.local.sum() * 0).to(x.dtype),
-            torch.ones_like(wanted, dtype=torch.bool),
-        )
-    else:
-        block, absent = x.local, (wanted < start) | (wanted >= stop)
-    inside = [*numbers[: x.axis], (wanted - start).clamp(0, max(stop - start - 1, 0)), *numbers[x.axis + 1 :]]
-    found = block[tuple(slice(None) if n is None else n for n in inside)]
-    return found.masked_fill(absent.reshape(*absent.shape, *[1] * (found.ndim - place - absent.ndim)), 0)
+    together = spots == list(range(spots[0], spots[-1] + 1))
+    ahead = torch.broadcast_tensors(*asked)[0].ndim if not together or spots[0] < x.axis else 0
+    return like(x, x.local[tuple(index)], x.axis - sum(n < x.axis for n in spots) + ahead)
 
 
 @handles("index_select")
@@ -338,34 +289,17 @@ def _index_select(func: Any, x: Any, dim: int, index: Tensor) -> Any:
     return _getitem(func, x, (slice(None),) * (dim % x.ndim) + (index,))
 
 
-@handles("gather", "take_along_dim")
-def _gather(func: Any, x: Any, dim: Any, index: Any, **kwargs: Any) -> Any:
-    if func.__name__ == "take_along_dim":
-        dim, index = index, dim
+@handles("gather")
+def _gather(func: Any, x: Any, dim: int, index: Any) -> Any:
     if not isinstance(x, ShardTensor) or not isinstance(index, ShardTensor) or index.axis != x.axis:
         raise refusal("gather", [x, index], "both must be cut along one dimension")
     if index.ndim != x.ndim or index.dtype not in (torch.int32, torch.int64):  # torch lets pass what is empty
-        raise refusal(func.__name__, [x, index], "numbers of as many dimensions are looked up")
-    dim %= x.ndim
-    if dim != x.axis:
-        if index.shape[x.axis] != x.shape[x.axis]:
-            raise refusal(func.__name__, [x, index], "they differ in length along the cut dimension")
-        wanted = resized(index, x.sizes).local
-        if func.__name__ == "take_along_dim":  # which counts from the end, too
-            wanted = torch.where(wanted < 0, wanted + x.shape[dim], wanted)
-        return like(x, x.local.gather(dim, wanted))
-
-    shape = index.local.shape
-    numbers = [torch.arange(n, device=x.device).reshape([-1] + [1] * (x.ndim - 1 - d)) for d, n in enumerate(shape)]
-    numbers[dim] = _counted(index.local, x.shape[x.axis])
-    return like(index, picked(x, torch.broadcast_tensors(*numbers), 0))
-
-
-@handles("tril", "triu")
-def _triangle(func: Any, x: ShardTensor, diagonal: int = 0) -> ShardTensor:
-    start = ranges(x.sizes)[x.domain.rank][0]
-    shift = start if x.axis == x.ndim - 2 else -start if x.axis == x.ndim - 1 else 0
-    return like(x, func(x.local, diagonal + shift))
+        raise refusal("gather", [x, index], "numbers of as many dimensions are looked up")
+    if dim % x.ndim == x.axis:
+        raise refusal("gather", [x, index], ALONG)
+    if index.shape[x.axis] != x.shape[x.axis]:
+        raise refusal("gather", [x, index], "they differ in length along the cut dimension")
+    return like(x, x.local.gather(dim, resized(index, x.sizes).local))
 
 
 @handles("iter")

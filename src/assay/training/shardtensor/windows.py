@@ -8,7 +8,8 @@ the input, which torch would keep too; the two are joined again when their gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from assay.training.shardtensor.shards import (
+    Domain,
     Range,
     ShardTensor,
     everywhere,
@@ -24,7 +26,6 @@ from assay.training.shardtensor.shards import (
     handles,
     joined,
     like,
-    overlap,
     pull,
     push,
     ranges,
@@ -58,8 +59,8 @@ class Window:
         """The inputs of some outputs, those before and behind the whole among them."""
         return (a * self.stride - self.before, (b - 1) * self.stride - self.before + self.span + 1) if a < b else (0, 0)
 
-    def crop(self, a: int, b: int) -> Range:
-        """What is to be added to (or cut off) both ends of the result of `reach`: nothing."""
+    def crop(self, rank: int) -> Range:
+        """What is to be added to (or cut off) both ends of a rank's result: nothing."""
         return 0, 0
 
     def missing(self, rank: int) -> Range:
@@ -90,9 +91,10 @@ class Spread(Window):
         low, high = -((self.span - a - self.before) // self.stride), (b - 1 + self.before) // self.stride + 1
         return _inside(low, high, self.length)
 
-    def crop(self, a: int, b: int) -> Range:
-        """What is to be added to (or cut off) both ends of what those inputs give."""
-        first, last = self.reach(a, b)
+    def crop(self, rank: int) -> Range:
+        """What is to be added to (or cut off) both ends of what a rank's inputs give."""
+        a, b = self.out[rank]
+        first, last = self.want[rank]
         if first == last:
             return 0, b - a
         return first * self.stride - self.before - a, b - (last - 1) * self.stride - self.span - 1 + self.before
@@ -103,84 +105,66 @@ def _inside(low: int, high: int, length: int) -> Range:
     return (a, b) if a < b else (0, 0)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A convolution on this rank: where rows lie, which it wants, zeros around them, the options of torch's kernel."""
+
+    dim: int
+    domain: Domain
+    have: list[Range]
+    want: list[Range]
+    beyond: Range  # rows of zeros before and behind the whole
+    margins: list[int]  # zeros along the other dimensions
+    crop: list[int]  # what is added to the result, or cut off
+    options: Any
+
+    def laid(self, local: Tensor, halo: dict[int, Tensor]) -> Tensor:
+        """Inputs from own rows and halo; zeros where they leave the whole."""
+        here = self.domain.rank
+        found = joined(local, halo, self.dim, self.have, self.want[here], here, self.beyond)
+        return functional.pad(found, self.margins) if any(self.margins) else found
+
+    def inside(self, by_wide: Tensor) -> Tensor:
+        """Of the gradient of what was laid out, that of rows which there are."""
+        if any(self.margins):
+            by_wide = functional.pad(by_wide, [-n for n in self.margins])
+        a, b = self.want[self.domain.rank]
+        return by_wide.narrow(self.dim, self.beyond[0], b - a).contiguous()
+
+
 class _Conv(torch.autograd.Function):
     """A convolution over own rows and halo; only the halo is kept beside the input, and both are joined again."""
 
     @staticmethod
-    def forward(ctx: Any, local: Tensor, weight: Tensor, bias: Any, plan: Any) -> Tensor:
+    def forward(ctx: Any, local: Tensor, weight: Tensor, bias: Any, plan: Plan) -> Tensor:
         halo = pull(local, plan.dim, plan.have, plan.want, plan.domain)
         ctx.plan, ctx.whose, ctx.biased = plan, list(halo), bias is not None
         ctx.save_for_backward(local, weight, *halo.values())
         plan.domain.halo += sum(piece.nbytes for piece in halo.values())
-        found: Tensor = plan.compute(plan.laid(local, halo), weight)
+        wide = plan.laid(local, halo)
+        if wide.shape[plan.dim]:
+            found: Tensor = torch.ops.aten.convolution(wide, weight, None, *plan.options)
+        else:
+            found = _nothing(wide, weight, plan.dim, plan.options)
+        found = functional.pad(found, plan.crop) if any(plan.crop) else found
         return found if bias is None else found.add_(bias.reshape(-1, *[1] * (found.ndim - 2)))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         local, weight, *pieces = ctx.saved_tensors
-        plan, halo = ctx.plan, dict(zip(ctx.whose, pieces, strict=True))
+        plan, asked = ctx.plan, [*ctx.needs_input_grad[:2], False]
+        wide = plan.laid(local, dict(zip(ctx.whose, pieces, strict=True)))
         by_bias = gradient.sum([d for d in range(gradient.ndim) if d != 1]) if ctx.biased else None
-        asked = [*ctx.needs_input_grad[:2], False]
-        by_wide, by_weight = plan.differentiate(gradient, plan.laid(local, halo), weight, asked)
+        if wide.shape[plan.dim]:
+            inner = functional.pad(gradient, [-n for n in plan.crop]) if any(plan.crop) else gradient
+            by_wide, by_weight, _ = torch.ops.aten.convolution_backward(inner, wide, weight, None, *plan.options, asked)
+        else:
+            by_wide, by_weight = torch.zeros_like(wide), torch.zeros_like(weight)
         by_local = None
         if by_wide is not None:
             by_local = push(plan.inside(by_wide), plan.dim, plan.have, plan.want, plan.domain)
         return by_local, by_weight, by_bias, None
-
-
-class Plan:
-    """A convolution on this rank: where rows lie, which it needs, and the options of torch's kernel."""
-
-    def __init__(self, x: ShardTensor, window: Window | None, margins: list[int], options: Any) -> None:
-        self.dim, self.have, self.domain = x.axis, ranges(x.sizes), x.domain
-        self.margins, self.options, rank = margins, options, x.domain.rank
-        self.want = window.want if window else self.have
-        self.reach = window.reach(*window.out[rank]) if window else self.have[rank]
-        self.crop = _margins(x.ndim, x.axis, *window.crop(*window.out[rank])) if window else []
-
-    def laid(self, local: Tensor, halo: dict[int, Tensor]) -> Tensor:
-        """Inputs from own rows and halo, in one copy; zeros where they leave the whole."""
-        here, (low, high) = self.domain.rank, self.reach
-        first, last = self.have[here]
-        if first <= low and high <= last:
-            found = local.narrow(self.dim, low - first, high - low)
-        else:
-            shape = list(local.shape)
-            shape[self.dim] = high - low
-            found = local.new_zeros(shape)
-            for rank, piece in {here: local, **halo}.items():
-                begin = first if rank == here else overlap(self.have[rank], self.want[here])[0]
-                a, b = overlap((begin, begin + piece.shape[self.dim]), (low, high))
-                if a < b:
-                    found.narrow(self.dim, a - low, b - a).copy_(piece.narrow(self.dim, a - begin, b - a))
-        return functional.pad(found, self.margins) if any(self.margins) else found
-
-    def inside(self, by_wide: Tensor) -> Tensor:
-        """Of the gradient of what was laid out, that of rows which there are."""
-        (low, high), (a, b) = self.reach, self.want[self.domain.rank]
-        a, b = overlap((low, high), (a, b))
-        return by_wide.narrow(self.dim, max(a - low, 0), max(b - a, 0)).contiguous()
-
-    def compute(self, wide: Tensor, weight: Tensor) -> Tensor:
-        """This rank's outputs."""
-        if wide.shape[self.dim]:
-            found = torch.ops.aten.convolution(wide, weight, None, *self.options)
-        else:
-            found = _nothing(wide, weight, self.dim, self.options)
-        return functional.pad(found, self.crop) if any(self.crop) else found
-
-    def differentiate(
-        self, gradient: Tensor, wide: Tensor, weight: Tensor, asked: list[bool]
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Gradients of inputs and weights by these outputs."""
-        if not wide.shape[self.dim]:
-            return torch.zeros_like(wide), torch.zeros_like(weight)
-        inner = functional.pad(gradient, [-n for n in self.crop]) if any(self.crop) else gradient
-        by_wide, by_weight, _ = torch.ops.aten.convolution_backward(inner, wide, weight, None, *self.options, asked)
-        if by_wide is not None and any(self.margins):
-            by_wide = functional.pad(by_wide, [-n for n in self.margins])
-        return by_wide, by_weight
 
 
 def _nothing(wide: Tensor, weight: Tensor, dim: int, options: Any) -> Tensor:
@@ -215,7 +199,10 @@ def _convolution(
 
 def _run(x: ShardTensor, weight: Tensor, bias: Any, window: Any, margins: list[int], options: Any, lone: bool) -> Any:
     affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
-    local = _Conv.apply(x.local, *affine, Plan(x, window, margins, options))
+    have, rank = ranges(x.sizes), x.domain.rank
+    want, beyond, crop = (window.want, window.missing(rank), window.crop(rank)) if window else (have, (0, 0), (0, 0))
+    plan = Plan(x.axis, x.domain, have, want, beyond, margins, _margins(x.ndim, x.axis, *crop), options)
+    local = _Conv.apply(x.local, *affine, plan)
     found = like(x, local, sizes=window.sizes if window else x.sizes)
     return found.squeeze(0) if lone else found
 
@@ -246,32 +233,6 @@ def _transposed(
     return _run(x, weight, bias, window, [0] * 2 * n, (stride, padding, dilation, True, extra, groups), lone)
 
 
-class _Windowed(torch.autograd.Function):
-    """Any cheap local function of own rows and halo: computed again when its gradient is due."""
-
-    @staticmethod
-    def forward(ctx: Any, local: Tensor, call: Callable[[Tensor], Tensor], plan: Any) -> Tensor:
-        dim, have, want, domain = plan
-        halo = pull(local, dim, have, want, domain)
-        ctx.plan, ctx.call, ctx.whose = plan, call, list(halo)
-        ctx.save_for_backward(local, *halo.values())
-        domain.halo += sum(piece.nbytes for piece in halo.values())
-        return call(joined(local, halo, dim, have, want[domain.rank], domain.rank))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        local, *pieces = ctx.saved_tensors
-        dim, have, want, domain = ctx.plan
-        halo = dict(zip(ctx.whose, pieces, strict=True))
-        wide = joined(local, halo, dim, have, want[domain.rank], domain.rank).detach()
-        with torch.enable_grad():
-            wide.requires_grad_()
-            found = ctx.call(wide)
-        (by_wide,) = torch.autograd.grad(found, wide, gradient)
-        return push(by_wide.contiguous(), dim, have, want, domain), None, None
-
-
 def _pool(func: Any, x: ShardTensor, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Any:
     lone = x.ndim == n + 1
     x = x.unsqueeze(0) if lone else x  # type: ignore[assignment]
@@ -287,16 +248,13 @@ def _pool(func: Any, x: ShardTensor, n: int, kernel: Any, stride: Any, padding: 
     low, high = window.missing(x.domain.rank)
     margins = _margins(x.ndim, x.axis, low, high)
     padding[at] = 0
-    here = window.sizes[x.domain.rank]
-
-    def call(wide: Tensor) -> Tensor:
-        if not here:
-            rest = func(wide.new_zeros((*wide.shape[:2], *_at_least(wide, kernel, dilation, at))), padding)
-            return rest.narrow(x.axis, 0, 0) + wide.sum() * 0  # type: ignore[no-any-return]
-        return func(functional.pad(wide, margins, value=fill), padding)  # type: ignore[no-any-return]
-
-    plan = x.axis, ranges(x.sizes), window.want, x.domain
-    found = like(x, _Windowed.apply(x.local, call, plan), sizes=window.sizes)
+    wide = fetched(x, window.want)
+    if window.sizes[x.domain.rank]:
+        local = func(functional.pad(wide, margins, value=fill), padding)
+    else:
+        rest = func(wide.new_zeros((*wide.shape[:2], *_at_least(wide, kernel, dilation, at))), padding)
+        local = rest.narrow(x.axis, 0, 0) + wide.sum() * 0
+    found = like(x, local, sizes=window.sizes)
     return found.squeeze(0) if lone else found
 
 
@@ -460,14 +418,3 @@ def _sources(j: Tensor, old: int, new: int, step: float, mode: str, corners: boo
     place = j * ((old - 1) / (new - 1) if new > 1 else 0.0) if corners else ((j + 0.5) * step - 0.5).clamp(min=0)
     low = place.floor().long().clamp(max=old - 1)
     return low, (low + 1).clamp(max=old - 1), place - low
-
-
-def halo(sizes: Sequence[int], kernel: int, stride: int = 1, padding: int = 0, dilation: int = 1) -> list[int]:
-    """Rows of others that each rank's windows need.
-
-    >>> halo([10, 7, 9], kernel=3, padding=1)
-    [1, 2, 1]
-    """
-    want = Window(sizes, kernel, stride, (padding, padding), dilation).want
-    inside = zip(ranges(sizes), want, strict=True)
-    return [b - a - max(0, min(d, b) - max(c, a)) for (c, d), (a, b) in inside]
