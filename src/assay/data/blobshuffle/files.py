@@ -102,7 +102,7 @@ def _lines(path: Path, key: str, parts: int, start: int, bad: Bad) -> Iterator[B
                 bad(f"{path}:{number}", f": {error}; JSON with '{key}' expected")
                 if torn:  # perhaps somebody is still writing it: it is looked at again
                     number -= 1
-                    break
+                    break  # what came behind it since begins in its middle
                 every.append(line)
                 continue
             for _ in names:
@@ -110,6 +110,8 @@ def _lines(path: Path, key: str, parts: int, start: int, bad: Bad) -> Iterator[B
             partitions.append(partition_of(_key(found), parts))
             records.append(line)
             every.append(line)
+            if torn:
+                break
             if len(records) == LINES:
                 yield Batch(partitions, records, number, every)
                 partitions, records, every = [], [], []

@@ -19,7 +19,7 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
@@ -79,6 +79,17 @@ def refused(where: str, why: str) -> None:
     raise BadInput(where + why)
 
 
+def held_back(files: Collection[Path]) -> str:
+    """What is said of files that end in the middle of a line, which perhaps somebody is still writing.
+
+    >>> held_back([Path("a.txt")])
+    '1 unfinished line held back in a.txt; run it again when somebody has ended it, or with --whole if nobody will.'
+    """
+    some = ", ".join(map(str, sorted(files)[:3])) + (", …" if len(files) > 3 else "")
+    what, it = ("1 unfinished line", "it") if len(files) == 1 else (f"{len(files):,} unfinished lines", "them")
+    return f"{what} held back in {some}; run it again when somebody has ended {it}, or with --whole if nobody will."
+
+
 @contextmanager
 def opened(path: Path, right: str = "", cure: str = "fetch it again") -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """A file's content, unpacked and as UTF-8, and the file itself, whose place says how far reading has come."""
@@ -94,7 +105,8 @@ def opened(path: Path, right: str = "", cure: str = "fetch it again") -> Iterato
             f"{path} is no whole {packed or 'gzip'} file, it ends early or is damaged: {error}; {cure}"
         ) from error
     except UnicodeError as error:
-        raise BadInput(f"{path} is no text in the encoding that its first bytes name: {error}") from error
+        said = "its first bytes name, or ends in the middle of a character"
+        raise BadInput(f"{path} is no text in the encoding that {said}: {error}") from error
     except OSError as error:
         if packed and error.errno is None:  # of the unpacker
             raise BadInput(f"{path} is no whole {packed} file, it ends early or is damaged: {error}; {cure}") from error

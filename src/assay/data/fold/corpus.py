@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -52,10 +52,14 @@ def files(inputs: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def documents(path: Path, field: str | None = None, *, lines: bool = False, bad: Bad = refused) -> Iterator[Document]:
+def documents(
+    path: Path, field: str | None = None, *, lines: bool = False, bad: Bad = refused,
+    unfinished: Callable[[], bool] = lambda: True,
+) -> Iterator[Document]:  # fmt: skip
     """The documents of one file. Text files are one document each, or with `lines` one a line.
 
-    What is wrong with a row goes to `bad`; if that raises nothing, the next row is read.
+    What is wrong with a row goes to `bad`; if that raises nothing, the next row is read. `unfinished` is asked at a
+    last line that has no end, and might go on, whether it is a document.
     """
     if kind(path) == ".parquet":
         yield from _parquet(path, field, bad)
@@ -64,9 +68,9 @@ def documents(path: Path, field: str | None = None, *, lines: bool = False, bad:
         if kind(path) in LINES:
             yield from _json_lines(path, stream, raw, field, bad)
         elif kind(path) in TABLES:
-            yield from _table(path, stream, raw, field, bad)
+            yield from _table(path, stream, raw, field, bad, unfinished)
         else:
-            yield from _texts(path, stream, raw, lines)
+            yield from _texts(path, stream, raw, lines, unfinished)
 
 
 def _json_lines(path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None, bad: Bad) -> Iterator[Document]:
@@ -79,20 +83,43 @@ def _json_lines(path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None
             row = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             bad(where, f": {error}; one JSON object a line expected")
+            if not line.endswith(b"\n"):  # what somebody has written behind it since begins in its middle
+                break
             continue
         if not isinstance(row, dict):
             bad(where, f": one JSON object a line expected, not {type(row).__name__}")
         elif (text := _text(row, field, where, bad)) is not None:
             yield Document(_name(row, f"{path.name}:{number}"), text, line.rstrip(b"\r\n"), raw.tell())
+        if not line.endswith(b"\n"):
+            break
 
 
-def _table(path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None, bad: Bad) -> Iterator[Document]:
+class _Lines:
+    """The lines of a text, and whether the last one that was given has an end."""
+
+    def __init__(self, text: io.TextIOBase) -> None:
+        self._text, self.ended, self.over = text, True, False
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._text:
+            self.ended = line.endswith(("\n", "\r"))
+            yield line
+            if not self.ended:  # what somebody has written behind it since begins in its middle
+                break
+        self.over = True
+
+
+def _table(
+    path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None, bad: Bad, unfinished: Callable[[], bool]
+) -> Iterator[Document]:
     """Rows of CSV, under the names that its first line gives."""
-    text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
-    rows = csv.DictReader(text, delimiter=TABLES[kind(path)], restkey="", strict=True)
+    text = _Lines(io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline=""))
+    rows = csv.DictReader(iter(text), delimiter=TABLES[kind(path)], restkey="", strict=True)
     try:
         for number, row in enumerate(rows, 1):
             where = f"{path}, row {number}"
+            if not text.ended and not unfinished():
+                return
             if "" in row or None in row.values():
                 bad(where, " has more or fewer fields than the first line names")
                 continue
@@ -104,6 +131,8 @@ def _table(path: Path, stream: IO[bytes], raw: IO[bytes], field: str | None, bad
             if (found := _text(row, field, where, bad)) is not None:
                 yield Document(_name(row, f"{path.name}:{number}"), found, line, raw.tell())
     except csv.Error as error:
+        if text.over and not unfinished():  # within quotes
+            return
         raise BadInput(f"{path}, line {rows.line_num}: {error}; rows of CSV expected") from None
 
 
@@ -125,17 +154,21 @@ def _name(row: dict[str, Any], otherwise: str) -> str:
     return otherwise
 
 
-def _texts(path: Path, stream: IO[bytes], raw: IO[bytes], lines: bool) -> Iterator[Document]:
+def _texts(
+    path: Path, stream: IO[bytes], raw: IO[bytes], lines: bool, unfinished: Callable[[], bool]
+) -> Iterator[Document]:
     if not lines:
         text = stream.read().decode("utf-8", "replace")
         if "\0" not in text and text.strip():  # what has NULs is no text
             yield Document(str(path), text, _line(str(path), text), raw.tell())
         return
     for number, line in enumerate(io.TextIOWrapper(stream, "utf-8", "replace", newline="\n"), 1):
-        text = line.rstrip("\r\n")
-        if text.strip():
+        text, ended = line.rstrip("\r\n"), line.endswith("\n")
+        if text.strip() and (ended or unfinished()):
             name = f"{path.name}:{number}"
             yield Document(name, text, _line(name, text), 0)
+        if not ended:
+            return
 
 
 def _line(name: str, text: str) -> bytes:

@@ -57,18 +57,21 @@ class Summary:
     skipped_files: int = 0
     bad: int = 0
     without_text: int = 0  # files
+    held: set[Path] = field(default_factory=set)  # files that end in the middle of a line, which waits
     seconds: float = 0.0
     families: Counter[str] = field(default_factory=Counter)  # duplicates by what they are duplicates of
 
 
 async def deduplicate(
     inputs: Sequence[Path], out: Path, index: str, *, settings: Settings | None = None, text_field: str | None = None,
-    lines: bool = False, batch: int = BATCH, skip: bool = False, progress: Progress = lambda done, total: None,
+    lines: bool = False, batch: int = BATCH, skip: bool = False, whole: bool = False,
+    progress: Progress = lambda done, total: None,
 ) -> Summary:  # fmt: skip
     """Read, decide, write; goes on where an earlier run with the same index stopped.
 
     `skip`: bad rows and damaged files are listed in `bad/` and passed by. A file that changed is read anew then, and of
-    its documents those that are in the index already are passed by, too.
+    its documents those that are in the index already are passed by, too. `whole`: nobody writes on, so a last line
+    without an end is one.
     """
     paths = [path for path in files(inputs) if not _within(path, out) and not _within(path, index)]
     if not paths:
@@ -80,7 +83,7 @@ async def deduplicate(
         await _own(target, out, fold)
         await _sweep(target, fold)
         await _warm(fold.settings)
-        run = _Run(fold, target, batch, progress, sum(path.stat().st_size for path in paths), skip)
+        run = _Run(fold, target, batch, progress, sum(path.stat().st_size for path in paths), skip, whole)
         try:
             for path in paths:
                 await run.read(path, text_field, lines)
@@ -149,9 +152,10 @@ class _Run:
     """The batch that is being filled, and what became of those before."""
 
     def __init__(
-        self, fold: Fold, target: DirStore, batch: int, progress: Progress, total: int, skip: bool
+        self, fold: Fold, target: DirStore, batch: int, progress: Progress, total: int, skip: bool, whole: bool
     ) -> None:  # fmt: skip
         self.fold, self.target, self.batch, self.total, self.skip = fold, target, batch, total, skip
+        self.whole = whole
         self._bad: list[dict[str, str]] = []
         self.summary, self.began, self.progress = Summary(), time.perf_counter(), progress
         self._docs: list[Document] = []
@@ -182,8 +186,14 @@ class _Run:
     ) -> bool:  # fmt: skip
         """The documents behind those read before; whether those are what they were."""
         where, now = str(path.resolve()), Read(0, b"", *signs[:2], changed=signs[2])
+
+        def unfinished() -> bool:  # what is in the index stays there, and what is completed later would be a copy of it
+            if not (counts := self.whole or now.docs < before.docs):
+                self.summary.held.add(path)
+            return counts
+
         try:
-            for doc in documents(path, text_field, lines=lines, bad=self._refused):
+            for doc in documents(path, text_field, lines=lines, bad=self._refused, unfinished=unfinished):
                 now.docs += 1
                 now.chain = _chained(now.chain, doc)
                 if now.docs <= before.docs:
@@ -201,11 +211,11 @@ class _Run:
                 raise
             self._refused(str(error), "")
         else:
-            now.done = True
+            now.done = path not in self.summary.held
         if now.docs < before.docs:
             self._cursor[where] = msgspec.to_builtins(before, builtin_types=(bytes,))
             return not now.done
-        self.summary.without_text += not now.docs
+        self.summary.without_text += not now.docs and path not in self.summary.held
         self._cursor[where] = msgspec.to_builtins(now, builtin_types=(bytes,))
         return True
 

@@ -6,7 +6,7 @@ Lines of text, JSON lines, CSV (plain or packed), rows of parquet as JSON; any o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -52,16 +52,22 @@ def found(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in files))
 
 
-def records(path: Path) -> Iterator[bytes]:
-    """The records of a file, in order; what was cut or is damaged is told when it is reached, in one line."""
+def records(path: Path, unfinished: Callable[[], bool] = lambda: True) -> Iterator[bytes]:
+    """The records of a file, in order; what was cut or is damaged is told when it is reached, in one line.
+
+    `unfinished` is asked at a last line that has no end, and might go on, whether it is a record.
+    """
     if kind(path) == ".parquet":
         yield from _rows(path)
     elif kind(path) in LINES:
         with opened(path, cure=CURE) as (file, _):
             for line in file:
-                if not line.endswith(b"\n") and kind(path) in JSON_LINES:
-                    _whole(path, line)
-                yield line.rstrip(b"\r\n")
+                if line.endswith(b"\n"):
+                    yield line.rstrip(b"\r\n")
+                    continue
+                if (kind(path) in JSON_LINES and _whole(path, line)) or unfinished():
+                    yield line.rstrip(b"\r\n")
+                return  # what somebody has written behind it since begins in its middle
     else:
         readable(path)
         try:
@@ -70,10 +76,13 @@ def records(path: Path) -> Iterator[bytes]:
             raise unreadable(path, error) from error
 
 
-def _whole(path: Path, line: bytes) -> None:
-    """Refuse a last line that somebody is still writing: half of it would be a record for ever."""
+def _whole(path: Path, line: bytes) -> bool:
+    """Refuse a last line that somebody is still writing: half of it would be a record for ever.
+
+    A number is whole after each of its digits.
+    """
     try:
-        msgspec.json.decode(line)
+        return not isinstance(msgspec.json.decode(line), int | float)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadInput(f"{path} ends in the middle of a line; {CURE}, run it again when the line is whole") from None
 

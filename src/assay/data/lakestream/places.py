@@ -33,17 +33,20 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Reading:
-    """The records of a file, counted and chained as they are read."""
+    """The records of a file, counted and chained as they are read.
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.count = path, 0
+    `held` takes the file's name where its last line has no end and is left out for it; without it files are whole.
+    """
+
+    def __init__(self, path: Path, held: set[Path] | None = None) -> None:
+        self.path, self.held, self.count = path, held, 0
         self._size, self._look = look(path)
         self._chain = blake2b(digest_size=12)
 
     def behind(self, place: Seen | None) -> Iterator[bytes]:
         """The records behind a place; BadInput where those before it are not what they were."""
         start = 0 if place is None else place.records
-        for record in records(self.path):
+        for record in records(self.path, lambda: self._counts(start)):
             if self.count == start and place is not None:
                 self._same(place)
             self.count += 1
@@ -52,6 +55,13 @@ class Reading:
                 yield record
         if place is not None and self.count <= start:
             self._same(place)
+
+    def _counts(self, start: int) -> bool:
+        """Whether a last line without an end is a record: where files are whole, and where it was one before."""
+        if self.held is None or self.count < start:
+            return True
+        self.held.add(self.path)
+        return False
 
     def between(self, first: int, place: Seen) -> Iterator[bytes]:
         """The records from one on up to a place, checked when the last of them is given out."""

@@ -73,7 +73,9 @@ class Plan:
                     if (str(path) == place.path) if there else has(path, place):
                         raise BadInput(f"{path} was published by '{other}' in this plane; go on with --name {other}")
 
-    def stages(self, files: Sequence[Path], size: int, bad: Bad = refused) -> list[tuple[Stage, list[Path | None]]]:
+    def stages(
+        self, files: Sequence[Path], size: int, bad: Bad = refused, held: set[Path] | None = None
+    ) -> list[tuple[Stage, list[Path | None]]]:
         """All stages with the files that their extents are in now; first a new one, where there are new records.
 
         Where `bad` raises nothing, a file that changed is left out, and of a damaged one what is behind the damage.
@@ -102,7 +104,7 @@ class Plan:
                 place = places.get(path)
                 if place is None and str(path) in changed:
                     continue
-                reading, first = _read_on(path, place, once), place.records if place else 0
+                reading, first = _read_on(path, place, once, held), place.records if place else 0
                 if place is not None and not reading.holds(place):
                     del where[numbers[path]]
                 elif reading.count > first:
@@ -123,9 +125,9 @@ class Plan:
             found.append(msgspec.msgpack.decode(unsealed(key, data), type=Stage))
 
 
-def _read_on(path: Path, place: Seen | None, bad: Bad) -> Reading:
+def _read_on(path: Path, place: Seen | None, bad: Bad, held: set[Path] | None) -> Reading:
     """A file, read to its end, or to where it is damaged, where it begins as it did at a place."""
-    reading = Reading(path)
+    reading = Reading(path, held)
     try:
         for _ in reading.behind(place):
             pass

@@ -37,6 +37,7 @@ class Source:
     convert: Callable[[bytes], bytes] = bytes
     plan: Plan | None = None
     bad: Bad = refused  # a record or file that cannot be read; where it raises nothing, the rest is published
+    held: set[Path] | None = None  # takes files that end in the middle of a line, which waits; None: files are whole
 
     def __call__(self, cursor: Any) -> Iterator[tuple[list[bytes], Any]]:
         """The slices of each further batch, and the cursor behind it."""
@@ -57,7 +58,7 @@ class Source:
         for path in self.files:
             if path not in places and str(path) in passed:
                 continue
-            before, reading = places.get(path), Reading(path)
+            before, reading = places.get(path), Reading(path, self.held)
             for record in self._left(reading, before):
                 if before is None and reading.count == 1 and self.plan is not None:
                     self.plan.claim(path, record)
@@ -80,7 +81,7 @@ class Source:
             raise BadInput(f"this producer had share {had}, not {share}; give it --part {had}, or another --name")
         self.plan.claim_share(share)
         taken, number = cursor.get("taken", 0), 0
-        for stage, places in self.plan.stages(self.files, self.size, self.bad):
+        for stage, places in self.plan.stages(self.files, self.size, self.bad, self.held):
             every = (
                 (path, index, record)
                 for extent, path in zip(stage.extents, places, strict=True)
