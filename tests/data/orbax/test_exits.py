@@ -219,7 +219,7 @@ def test_parts_that_overlap_are_refused_and_equal_ones_are_kept_once() -> None:
     assert ranks[0].restore(1)["w"].tolist() == list(range(6))
     with pytest.raises(BadInput, match=r"'w' .* more than once"):
         both(2, {"w": whole}, {"w": Sharded(np.ones(3), (6,), (3,))})
-    with pytest.raises(BadInput, match="ranks differ on 'l'"):
+    with pytest.raises(BadInput, match="ranks 0 and 1 differ on 'l': dicts"):
         both(3, {"l": [np.ones(2)]}, {"l": [np.ones(2), np.ones(2)]})
     assert ranks[0].steps() == [1]
 

@@ -83,6 +83,8 @@ class Checkpointer:
 
     `store` is a folder or the address of a store. `keep` lets older checkpoints go after each save. In a job of several
     processes each has its `rank`, and all have the same `world` and `run` (a name of this start, as torchrun's run id).
+    What they hold under one key is the same on all, to the last bit, or a `Sharded` part of it; else the save is
+    refused on all. A rank's own (generators, its place in the data) goes under a key of its own: `{f"rank{r}": …}`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +108,10 @@ class Checkpointer:
     _handle: Handle | None
 
     def save(self, step: int, tree: Any, *, meta: Mapping[str, Any] | None = None, metric: float | None = None) -> None:
-        """Save a tree; durable when it returns. An error of an earlier :meth:`save_async` is raised here."""
+        """Save a tree; durable when it returns. An error of an earlier :meth:`save_async` is raised here.
+
+        `meta` and `metric` are those that the first rank gives.
+        """
         with self._turn:
             self.wait()
             leaves, skeleton = flatten(tree)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -17,8 +19,8 @@ from assay.data.interface import Fenced, NotFound, Store, StoreError, Violation
 from assay.data.orbax.pieces import Array, Piece, Table, overlap
 from assay.data.orbax.reading import Target, fill, targets
 from assay.data.orbax.register import Collected, Register, Saved, StepExists
-from assay.data.orbax.tree import Leaf, merged, pruned
-from assay.data.orbax.writing import Place, Writing, begin, cuts
+from assay.data.orbax.tree import OWN, Leaf, merged, pruned
+from assay.data.orbax.writing import Place, Writing, begin, cuts, likeness
 from assay.record.errors import BadInput
 from assay.sim.clock import Clock, WallClock
 from assay.sim.streams import key as key_of
@@ -34,6 +36,7 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
     arrays: list[Array]
     pieces: list[Piece]
     own: str = ""  # whose it is
+    likeness: list[bytes] = []  # of each array
 
 
 @dataclass(frozen=True)
@@ -150,17 +153,32 @@ class Checkpoints:
             await self._call(calls, name, leaves)
         writing = await begin(self.store, cuts(leaves, self.rank, self.world), f"data/{name}-{self.rank}-", before)
         arrays = [Array(leaf.path, leaf.kind, leaf.dtype, leaf.shape) for leaf in leaves]
-        share = Share(skeleton, arrays, writing.pieces, self._own)
+        share = Share(skeleton, arrays, writing.pieces, self._own, await self._likeness(leaves, writing))
         if self.rank:  # that a part is there tells the first rank that its bytes are
             await writing.done()
             await self._answer(step, calls, share, leaves)
             return
         try:
             await self._commit(step, name, share, leaves, meta, metric, writing, since)
+        except BadInput as error:
+            if self.world > 1:
+                with suppress(StoreError):  # then the others only hear that it was given up
+                    await put_surely(self.store, f"part/refused/{name}", str(error).encode())
+            raise
         finally:  # the others look whether it is there
             if self.world > 1:
                 mine = [found.key async for found in self.store.list(f"part/{name}-")]
                 await self.store.delete(f"part/call/{calls}/{name}", *mine)
+
+    async def _likeness(self, leaves: Sequence[Leaf], writing: Writing) -> list[bytes]:
+        """While the last bytes are written, a look at what all ranks should hold alike."""
+        if self.world == 1:
+            return []
+        try:
+            return await asyncio.to_thread(likeness, leaves)
+        except BaseException:
+            await writing.stop()
+            raise
 
     async def _commit(
         self, step: int, name: str, share: Share, leaves: Sequence[Leaf], meta: Mapping[str, Any],
@@ -169,6 +187,7 @@ class Checkpoints:
         """As the first rank: gather the parts, and make the step true when all bytes are there."""
         try:
             shares = [share, *[await self._part(name, rank) for rank in range(1, self.world)]]
+            _alike(shares)
             on_all = set.intersection(*({array.path for array in one.arrays} for one in shares))
             shares = await self._alone(name, shares, [leaf for leaf in leaves if leaf.path not in on_all])
             table = _table(step, shares, self.world, dict(meta))
@@ -229,8 +248,16 @@ class Checkpoints:
                     f"another process is rank {self.rank} of '{self.run}' now; step {step} has nothing of this"
                 )
             if answered and not names:
-                raise StoreError(f"step {step} is not saved: the first rank gave it up; save again")
+                why = await self._refused(answered)
+                raise StoreError(f"step {step} is not saved: the first rank gave it up{why or '; save again'}")
         raise StoreError(f"step {step} was not saved within {PATIENCE:.0f} s: the first rank is gone; save again")
+
+    async def _refused(self, names: Iterable[str]) -> str:
+        """As another rank: what the first one had against a save."""
+        for name in names:
+            with suppress(NotFound):
+                return f", as {bytes(await self.store.get(f'part/refused/{name}')).decode()}"
+        return ""
 
     async def _among(self, name: str) -> bool:
         """As another rank: whether a save has this process's part."""
@@ -343,17 +370,42 @@ class Checkpoints:
         return wrong
 
 
-def _table(step: int, shares: Sequence[Share], world: int, meta: dict[str, Any]) -> Table:
+def _alike(shares: Sequence[Share]) -> None:
+    """Refuse what ranks hold under one key and differ on: only one of the values could come back, or rows of each."""
+    seen: dict[str, tuple[int, Array, bytes]] = {}
+    for rank, share in enumerate(shares if len(shares) > 1 else ()):
+        for array, like in zip(share.arrays, share.likeness, strict=True):
+            other, first, its = seen.setdefault(array.path, (rank, array, like))
+            who = f"ranks {other} and {rank} differ on"
+            if first.shape != array.shape:
+                raise BadInput(f"{who} the shape of '{array.path}': {first.shape}, {array.shape}")
+            if first.dtype != array.dtype:
+                raise BadInput(f"{who} the type of '{array.path}': {first.dtype}, {array.dtype}")
+            if bool(its) != bool(like):
+                raise BadInput(f"{who} '{array.path}': one has all of it, one a part; Sharded on both, or on none")
+            if its != like:
+                raise BadInput(f"{who} '{array.path}': {OWN}; its parts of an array are Sharded")
+
+
+def _united(shares: Sequence[Share]) -> Any:
+    """The skeleton of all ranks together."""
     skeleton = shares[0].skeleton
+    for rank, share in enumerate(shares[1:], 1):
+        try:
+            skeleton = merged(skeleton, share.skeleton)
+        except BadInput:
+            for other in range(rank):
+                merged(shares[other].skeleton, share.skeleton, who=f"ranks {other} and {rank}")
+            raise
+    return skeleton
+
+
+def _table(step: int, shares: Sequence[Share], world: int, meta: dict[str, Any]) -> Table:
+    skeleton = _united(shares)
     arrays: dict[str, Array] = {}
     for share in shares:
-        skeleton = merged(skeleton, share.skeleton)
         for array in share.arrays:
-            first = arrays.setdefault(array.path, array)
-            if first.shape != array.shape:
-                raise BadInput(f"ranks differ on the shape of '{array.path}': {first.shape}, {array.shape}")
-            if first.dtype != array.dtype:
-                raise BadInput(f"ranks differ on the type of '{array.path}': {first.dtype}, {array.dtype}")
+            arrays.setdefault(array.path, array)
     pieces = _once([piece for share in shares for piece in share.pieces])
     by_path: dict[str, list[Piece]] = {path: [] for path in arrays}
     for piece in pieces:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from assay.record.errors import BadInput
@@ -58,7 +59,7 @@ class Part:
 class Leaf:
     """An array of the tree. `views` are the parts that this process holds, as bytes.
 
-    `whole`: every process holds all of it, so they share the writing.
+    `whole`: every process holds all of it, the same on each, so they share the writing.
     """
 
     path: str
@@ -267,31 +268,40 @@ def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
     return namedtuple(last if last.isidentifier() else "Saved", fields)
 
 
-def merged(one: Any, other: Any, at: str = "") -> Any:
-    """Two processes' skeletons as one: their dicts are united, and of numbers and text the first one's counts.
+_ENDS = "vias"  # numbers, text and arrays: what does not branch
+OWN = "what is a rank's own needs a key of its own, such as {'rank0': …}"
+
+
+def merged(one: Any, other: Any, at: str = "", who: str = "ranks") -> Any:
+    """Two processes' skeletons as one: their dicts are united, None gives way, and else they are the same.
 
     >>> merged(["d", [["a", ["v", 1]]]], ["d", [["b", ["v", 2]]]])
     ['d', [['a', ['v', 1]], ['b', ['v', 2]]]]
+
+    Raises:
+        BadInput: one key has two values, of which only one could come back.
     """
     if other == ["v", None]:
         return one
     if one == ["v", None]:
         return other
-    lengths = [len(_children(node)) for node in (one, other) if node[0] in "ltn"]
-    if (one[0] != other[0] and {one[0], other[0]} != {"v", "i"}) or len(set(lengths)) > 1:
-        raise BadInput(f"ranks differ on '{at}': dicts may have other keys on each rank, lists are alike on all")
+    if one[0] in _ENDS and other[0] in _ENDS:
+        if msgspec.msgpack.encode(one) != msgspec.msgpack.encode(other):  # 1, True and 1.0 are not the same, NaN is
+            raise BadInput(f"{who} differ on '{at}': {OWN}")
+        return one
+    heads = [[len(_children(node)), *(node[1][:2] if node[0] == "n" else ())] for node in (one, other)]
+    if one[0] != other[0] or (one[0] != "d" and heads[0] != heads[1]):
+        raise BadInput(f"{who} differ on '{at}': dicts may have other keys on each rank, lists are alike on all")
     if one[0] in "ltn":
         made = [
-            merged(mine, its, f"{at}/{number}")
+            merged(mine, its, f"{at}/{number}", who)
             for number, (mine, its) in enumerate(zip(_children(one), _children(other), strict=True))
         ]
         return [one[0], [*one[1][:2], made] if one[0] == "n" else made]
-    if one[0] != "d":
-        return one
     ours, theirs = dict(one[1]), dict(other[1])
     within = f"{at}/" if at else ""
     both = {
-        key: merged(child, theirs[key], f"{within}{joined([key])}") if key in theirs else child
+        key: merged(child, theirs[key], f"{within}{joined([key])}", who) if key in theirs else child
         for key, child in ours.items()
     }
     return ["d", [[key, child] for key, child in (both | {k: c for k, c in theirs.items() if k not in both}).items()]]

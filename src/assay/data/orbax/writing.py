@@ -32,6 +32,21 @@ def cuts(leaves: Sequence[Leaf], rank: int, world: int) -> list[Cut]:
     return [(leaf.path, box, view) for leaf in leaves for box, view in cut(leaf, rank, world)]
 
 
+def likeness(leaves: Sequence[Leaf]) -> list[bytes]:
+    """A digest of each array that all ranks hold alike, to see whether they do; of others nothing.
+
+    Each rank reads all of it, also what others write: nobody else knows what lies here. That is quick beside a disk.
+
+    >>> leaf = Leaf("a", "numpy", "uint8", (3,), ((((0,), (3,)), memoryview(b"abc")),), whole=True)
+    >>> [len(one) for one in likeness([leaf])]
+    [16]
+    """
+    return [
+        checksum(b"".join(checksum(view) for _, view in leaf.views)) if leaf.whole else b""  # bits: NaN is like NaN
+        for leaf in leaves
+    ]
+
+
 @dataclass
 class Writing:
     """Objects on their way to the store: what will be where is known, and :meth:`done` waits until it is there."""
