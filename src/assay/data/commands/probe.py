@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
+from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
 import click
 
-from assay.data.interface import AlreadyExists, Store
+from assay.data.interface import AlreadyExists, Store, StoreError
 from assay.data.store.address import open_store
-from assay.data.store.blocking import wait
+from assay.data.store.blocking import background
 from assay.data.store.delayed import Profile, fitted, write_profile
 
 LARGE = 16 << 20  # bytes, for the bandwidth
+FORGOTTEN = 24 * 3600.0  # seconds after which what a probe left belongs to nobody
+_OURS = re.compile(r"probe/[0-9a-f]{32}[-/](\d+|large)")
 
 
 @click.command(epilog="Example:  assay data probe mem://")
@@ -24,10 +30,10 @@ LARGE = 16 << 20  # bytes, for the bandwidth
 def command(url: str, requests: int, out: Path | None) -> dict[str, Any]:
     """Measure puts, gets and bandwidth of the store at URL, and whether its create-only put really is one.
 
-    What it writes there lies under probe/ and is deleted at the end.
+    What it writes there lies under probe/ and is deleted at once, also by Ctrl-C; what a killed one left there, by the
+    next one a day later.
     """
-    progress = click.get_current_context().obj
-    found, exclusive = wait(measure(open_store(url), url, requests, progress))
+    found, exclusive = _measured(open_store(url), url, requests, click.get_current_context().obj)
     if out is not None:
         write_profile(found, out)
     rows = [
@@ -41,30 +47,57 @@ def command(url: str, requests: int, out: Path | None) -> dict[str, Any]:
     return {url: facts, "table": rows, "why": why, "fails": not exclusive}
 
 
-async def measure(store: Store, name: str, requests: int, progress: Any) -> tuple[Profile, bool]:
-    """The store's profile, and whether a second create-only put fails."""
-    folder = f"probe/{uuid4().hex}"
-    seconds: dict[str, list[float]] = {"put": [], "get": []}
-    keys = [f"{folder}/{i}" for i in range(requests)]
+def _measured(store: Store, name: str, requests: int, progress: Any) -> tuple[Profile, bool]:
+    """Wait for the measurement, and where that is interrupted for its end: a put would land after the delete."""
+    stopped = Event()
+    measuring = asyncio.run_coroutine_threadsafe(measure(store, name, requests, progress, stopped), background())
     try:
-        for done, key in enumerate(keys):
+        return measuring.result()
+    except KeyboardInterrupt:
+        stopped.set()
+        with suppress(StoreError):
+            measuring.result()
+        raise
+
+
+async def measure(
+    store: Store, name: str, requests: int, progress: Any, stopped: Event | None = None
+) -> tuple[Profile, bool]:
+    """The store's profile, and whether a second create-only put fails."""
+    await _sweep(store)
+    mine = f"probe/{uuid4().hex}"
+    seconds: dict[str, list[float]] = {"put": [], "get": []}
+    exclusive, took = False, 0.0
+    for number in range(requests + 1):
+        key, large = f"{mine}-{number}", number == requests
+        try:  # one object at a time: who is killed leaves no more
             began = time.perf_counter()
-            await store.put(key, bytes(1000))
+            await store.put(key, bytes(LARGE if large else 1000))
             written = time.perf_counter()
+            if large:
+                took = written - began - min(seconds["put"])
+                break
             await store.get(key)
             seconds["put"].append(written - began)
             seconds["get"].append(time.perf_counter() - written)
-            progress(done + 1, requests)
-        exclusive = await _refuses(store, keys[0])
-        large = f"{folder}/large"
-        began = time.perf_counter()
-        await store.put(large, bytes(LARGE))
-        took = time.perf_counter() - began - min(seconds["put"])
-        keys.append(large)
-    finally:
-        await store.delete(*keys)
+            if number == 0:
+                exclusive = await _refuses(store, key)
+        finally:
+            await store.delete(key)
+        progress(number + 1, requests)
+        if stopped is not None and stopped.is_set():
+            raise StoreError("the measurement was stopped")
     source = f"{requests} puts and gets of 1 kB, one put of {LARGE >> 20} MiB, {time.strftime('%Y-%m-%d')}"
     return fitted(name, seconds, LARGE / max(took, 1e-6), source), exclusive
+
+
+async def _sweep(store: Store) -> None:
+    """Delete what killed probes left, and nothing that somebody else keeps under the same folder."""
+    before = time.time() - FORGOTTEN
+    with suppress(StoreError):  # not everybody may list
+        left = [meta.key async for meta in store.list("probe/") if 0 < meta.modified < before]
+        if left := [key for key in left if _OURS.fullmatch(key)]:
+            await store.delete(*left)
 
 
 async def _refuses(store: Store, key: str) -> bool:
