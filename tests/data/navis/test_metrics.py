@@ -72,8 +72,8 @@ def test_what_a_metric_cannot_hold_is_refused_before_anything_is_in(tmp_path: Pa
 def test_a_tag_restricts_a_search_also_after_a_compaction_and_a_restart(
     few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.data.navis.index.FEW", few)
-    monkeypatch.setattr("assay.data.navis.index.FEW_SHARE", 0.0)
+    monkeypatch.setattr("assay.data.navis.searching.FEW", few)
+    monkeypatch.setattr("assay.data.navis.searching.FEW_SHARE", 0.0)
     rows = rows_of(600)
     tags = ["rare" if i % 50 == 7 else "odd" if i % 2 else "" for i in range(600)]
 

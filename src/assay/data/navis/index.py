@@ -22,7 +22,7 @@ import numpy as np
 
 from assay.data.engine.version_log import Damaged, VersionLog
 from assay.data.interface import Store, StoreError, Violation
-from assay.data.navis import building, pages, records
+from assay.data.navis import building, pages, records, searching
 from assay.data.navis.cache import ListCache
 from assay.data.navis.compaction import compact
 from assay.data.navis.disk import Disk
@@ -51,8 +51,6 @@ from assay.sim.streams import stream
 
 T = TypeVar("T")
 BATCH = 32  # insertions to a record
-LEAST = 32  # vectors that a search reads
-FEW, FEW_SHARE = 2000, 0.05  # nodes of a tag, or of all: where so few have it, each of them is looked at
 LINE = "2:"  # how the name of a source begins that says which rows it had
 LONG = 0.9  # quantile of walks' lengths above which one is long
 
@@ -273,62 +271,7 @@ class Navis:
         self, queries: Array, k: int = 10, breadth: int | None = None, tag: str | None = None
     ) -> tuple[Array, Array]:
         """Ids and squared distances of the nearest, one row a query; -1 and infinity where there are fewer."""
-        rows = np.atleast_2d(np.asarray(queries, np.float32))
-        if self.nodes is None or rows.shape[1] != self.config.width:
-            there = f"the vectors here {self.config.width}" if self.nodes is not None else "there is no index here"
-            raise BadInput(f"queries have {rows.shape[1]} numbers, and {there}; the same width expected")
-        breadth = max(breadth or self.config.search, k)
-        if tag is not None:
-            with self.gate.walking():
-                some = np.flatnonzero(self.nodes.tagged(tag)).astype(np.int32)
-                if len(some) <= max(FEW, FEW_SHARE * self.nodes.count):
-                    near, far = pages.nearest_of(self, some, rows, k)
-                    return np.where(near >= 0, self.nodes.ids[near], -1), far
-        found = self._each(lambda query: self._search(query, k, breadth, tag), list(rows))
-        return np.stack([ids for ids, _ in found]), np.stack([far for _, far in found])
-
-    def _search(self, query: Array, k: int, breadth: int, tag: str | None = None) -> tuple[Array, Array]:
-        ids, exact = np.full(k, -1, np.int64), np.full(k, np.inf, np.float32)
-        top, answered = k, False
-        while not answered:
-            with self.gate.walking():
-                nodes, generation = self.nodes, self.generation
-                assert nodes is not None
-                wanted = ~nodes.dead[: nodes.count] if tag is None else nodes.tagged(tag)
-                live = nodes.count - nodes.lost if tag is None else int(wanted.sum())
-                # The dead, and those of other tags, are passed and not answered.
-                while top < nodes.count and top * live < k * nodes.count:
-                    top, breadth = 2 * top, 2 * breadth
-                # Codes order near ones badly, and those far from what they were trained on not at all: however few are
-                # asked for, look at some, and at more where more breadth is given.
-                some = max(self.config.rerank * top, LEAST, breadth // 2)
-                first = breadth if self.config.packed else min(some, breadth)
-                x, _, _ = self._walk(query, breadth, min(top, breadth), first, breadth, True)
-                count = int(x.tally[WANTED])
-                near, far = x.ids[:count].copy(), x.exact[:count].copy()
-                order = np.lexsort((near, far))
-                order = order[wanted[near[order]]][:k]
-                if len(order) < min(k, live) and breadth >= nodes.count:
-                    living = np.flatnonzero(wanted).astype(np.int32)
-                    near, far = (found[0, :live] for found in pages.nearest_of(self, living, query[None], k))
-                    order = np.arange(len(near))
-                ids[: len(order)], exact[: len(order)] = nodes.ids[near[order]], far[order]
-            self.did.search_reads += int(x.tally[REQUESTS])
-            self._learn(x, breadth, breadth, generation)
-            answered = len(order) >= min(k, live) or breadth >= nodes.count
-            top, breadth = 2 * top, 2 * breadth
-        self.did.searches += 1
-        return ids, exact
-
-    def _learn(self, x: Scratch, breadth: int, want: int, generation: int) -> None:
-        """Let the cache learn from a walk: now if nobody walks, else when somebody changes something anyway."""
-        if self._pool is not None and not self.gate.free() and self._late.qsize() < 64:
-            self._late.put((generation, _copied(x, self.geo.by_page)))
-        else:
-            with self.gate.changing():
-                if generation == self.generation:
-                    self.cache.learn(self.view, x)
-        self._release(x, breadth, want)
+        return searching.search(self, queries, k, breadth, tag)
 
     # -------------------------------------------------------------------------------------------------------- changes
 
@@ -624,13 +567,3 @@ class Navis:
     async def check(self, promised: Sequence[Any] = ()) -> list[Violation]:
         """Pages are what was written; lists are short enough, point to nodes that are there, and reach all of them."""
         return pages.check(self) if self.exists else []
-
-
-def _copied(x: Scratch, pages_too: bool) -> Scratch:
-    """What the cache learns from, in memory of its own."""
-    steps = int(x.tally[STEPS])
-    return x._replace(
-        expanded=x.expanded[:steps].copy(), expanded_hop=x.expanded_hop[:steps].copy(), lists=x.lists[:steps].copy(),
-        source=x.source[:steps].copy(), vector_row=x.vector_row[:steps].copy(), tally=x.tally.copy(),
-        pages=x.pages.copy() if pages_too else x.pages,
-    )  # fmt: skip
