@@ -64,12 +64,18 @@ def plot(table):
 claims = [Claim("large", mean("worth", size=3)), Claim("small", mean("worth", size=1))]
 '''
 
+# The limit on code of one's own is half a minute: longer than a test may spin.
+IMPATIENT = "from assay.cli import main; from assay.web import comparisons; comparisons.CODE_LIMIT = {}; main.main()"
+
 
 class Bench:
-    """`assay web` as a process."""
+    """`assay web` as a process; with `code_limit`, code of one's own may take so many seconds."""
 
-    def __init__(self, environment: dict[str, str], *arguments: str, folder: Path | None = None) -> None:
-        command = [sys.executable, "-m", "assay.cli.main", "web", *arguments]
+    def __init__(
+        self, environment: dict[str, str], *arguments: str, folder: Path | None = None, code_limit: float | None = None
+    ) -> None:
+        program = ["-m", "assay.cli.main"] if code_limit is None else ["-c", IMPATIENT.format(code_limit)]
+        command = [sys.executable, *program, "web", *arguments]
         self.process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

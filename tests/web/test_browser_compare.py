@@ -21,7 +21,13 @@ NEVER = "class Slow:\n    def route(self, request, fleet):\n        while True:\
 SMALL = "?limit=200&fleet=2xh200%3Aqwen3-8b&policies=lmetric%2Cround-robin"
 
 
-def test_a_dropped_trace_is_compared_and_the_slider_moved_ten_times(bench: Bench, visit: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("moves", "back", "rate", "differ"),
+    [(2, 1, "x1.19", 2), pytest.param(8, 2, "x2.83", 7, marks=pytest.mark.slow)],
+)
+def test_a_dropped_trace_is_compared_and_the_slider_moved(
+    moves: int, back: int, rate: str, differ: int, bench: Bench, visit: Open, tmp_path: Path
+) -> None:
     page = visit(bench, "/compare/serving" + SMALL)
     answers(page, 1)
     drop(page, mooncake(tmp_path / "mooncake.jsonl"))
@@ -31,13 +37,13 @@ def test_a_dropped_trace_is_compared_and_the_slider_moved_ten_times(bench: Bench
     page.wait_for_selector(".chart svg")
     shot(page, "compare", height=760)
     shown = set()
-    for move in range(10):
+    for move in range(moves + back):
         page.focus("[data-part=rate]")
-        page.keyboard.press("ArrowRight" if move < 8 else "ArrowLeft")
+        page.keyboard.press("ArrowRight" if move < moves else "ArrowLeft")
         answers(page, 3 + move)
         shown.add(page.text_content(".contest"))
-    assert page.input_value("#f-rate") == "x2.83" and "rate=x2.83" in page.url
-    assert "--rate x2.83" in page.text_content(".same code") and len(shown) >= 7
+    assert page.input_value("#f-rate") == rate and f"rate={rate}" in page.url
+    assert f"--rate {rate}" in page.text_content(".same code") and len(shown) >= differ
     again = visit(bench, page.url.removeprefix(bench.url))  # the link reopens the view
     answers(again, 1)
     assert again.text_content(".same code") == page.text_content(".same code")
@@ -50,29 +56,46 @@ def test_a_dropped_trace_is_compared_and_the_slider_moved_ten_times(bench: Bench
         assert word in page.text_content(".same code")
 
 
-def test_policies_that_work_raise_and_never_return_are_each_one_message(bench: Bench, visit: Open) -> None:
-    page = visit(bench, "/compare/serving" + SMALL)
-    answers(page, 1)
-    page.click(".editor summary")
-
-    def tries(code: str) -> None:
-        page.fill("#code", code)
-        page.evaluate("document.querySelector('.told').textContent = ''")
-        page.click(".try")
-        until(lambda: page.text_content(".told").strip() not in ("", "comparing …"))
-        at_rest(page)
-
-    tries(WORKS)
+def test_policies_that_work_and_that_raise_are_each_one_message(bench: Bench, visit: Open) -> None:
+    page = _editor(bench, visit)
+    _try(page, WORKS)
     assert "Mine" in page.text_content(".contest")
     shot(page, "policy")
-    tries(RAISES)
+    _try(page, RAISES)
     assert "ZeroDivisionError" in page.text_content(".told.bad") and "\n" not in page.text_content(".told")
-    tries(NEVER)
-    assert "the time limit" in page.text_content(".told.bad")
-    tries("print('nothing')")
+    _try(page, "print('nothing')")
     assert "a class with a method route" in page.text_content(".told.bad")
     page.click(".ask .go")  # and the server lives
     page.wait_for_selector(".told:has-text('answered in')")
+
+
+def test_a_policy_that_never_returns_is_one_message_and_the_server_lives(visit: Open, tmp_path: Path) -> None:
+    bench = Bench(environment(tmp_path / "home"), "--allow-code", folder=tmp_path, code_limit=3.0)
+    try:
+        page = _editor(bench, visit)
+        _try(page, NEVER)
+        assert "stopped after 3 s, the time limit" in page.text_content(".told.bad")
+        page.click(".ask .go")
+        page.wait_for_selector(".told:has-text('answered in')")
+    finally:
+        bench.stop()
+
+
+def _editor(bench: Bench, visit: Open) -> Any:
+    """The page on which a policy is pasted."""
+    page = visit(bench, "/compare/serving" + SMALL)
+    answers(page, 1)
+    page.click(".editor summary")
+    return page
+
+
+def _try(page: Any, code: str) -> None:
+    """Paste a policy, and wait for what the page says about it."""
+    page.fill("#code", code)
+    page.evaluate("document.querySelector('.told').textContent = ''")
+    page.click(".try")
+    until(lambda: page.text_content(".told").strip() not in ("", "comparing …"))
+    at_rest(page)
 
 
 def test_a_drop_takes_the_place_of_what_was_and_a_bad_file_can_be_taken_out(
@@ -147,9 +170,7 @@ def _from_elsewhere(route: Any) -> str:
 def test_after_a_restart_the_page_says_so_and_goes_on(visit: Open, tmp_path: Path) -> None:
     first = Bench(environment(tmp_path / "home"), "--allow-code", folder=tmp_path)
     try:
-        page = visit(first, "/compare/serving" + SMALL)
-        answers(page, 1)
-        page.click(".editor summary")
+        page = _editor(first, visit)
         page.fill("#code", NEVER)
         page.click(".try")
         until(lambda: any(job["state"] == "running" for job in first.json("GET", "/api/jobs")[1]))
@@ -170,6 +191,7 @@ def test_after_a_restart_the_page_says_so_and_goes_on(visit: Open, tmp_path: Pat
 
 def test_with_the_keyboard_alone(bench: Bench, visit: Open) -> None:
     page = visit(bench, "/compare")
+    page.route("**/api/comparisons", lambda route: route.continue_(post_data=_small(route.request.post_data_json)))
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
     page.keyboard.press("Enter")
@@ -189,6 +211,12 @@ def test_with_the_keyboard_alone(bench: Bench, visit: Open) -> None:
     assert page.input_value("#f-rate") == "x1.19"
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline != "none"
+
+
+def _small(asked: dict[str, Any]) -> dict[str, Any]:
+    """A question of a page that was opened without one, asked of a few requests."""
+    small = {"limit": ["200"], "fleet": ["2xh200:qwen3-8b"], "policies": ["lmetric,round-robin"]}
+    return asked | {"options": asked["options"] | small}
 
 
 @pytest.mark.timed
