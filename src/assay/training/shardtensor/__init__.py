@@ -30,7 +30,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from assay.record.measures import change, counted, ratio, rows, share
@@ -96,12 +95,10 @@ def memory(ranks: int, grids: dict[str, tuple[int, int, int]], seed: int) -> dic
         whole = found[0][model]["single"]["peak"]
         for system in found[0][model]:
             parts = [part[model][system] for part in found]
-            peak, halo = max(p["peak"] for p in parts), max(p["halo"] for p in parts)
-            refused = parts[0]["refused"]
+            peak, refused = max(p["peak"] for p in parts), parts[0]["refused"]
             table[f"{model}, {system}"] = {
                 "model": model, "system": system, "peak": None if refused else peak,
-                "of_single": None if refused else peak / whole, "halo": halo,
-                "bound": whole / ranks + halo + parts[0]["weights"], "weights": parts[0]["weights"],
+                "of_single": None if refused else peak / whole, "weights": parts[0]["weights"],
                 "sent_step": max(p["sent"] for p in parts), "runs": not refused, "refused": refused or None,
             }  # fmt: skip
     return table
@@ -153,12 +150,6 @@ def _apart(table: pl.DataFrame) -> Estimate:
     return counted(max(found), len(found))
 
 
-def _fullest(table: pl.DataFrame) -> Estimate:
-    """The worst of all models: what a rank took, of its share of one device's, its halos and the weights."""
-    found = rows(table, {"experiment": "memory", "system": "shardtensor"})
-    return counted(float(np.max(found["peak"].to_numpy() / found["bound"].to_numpy())), len(found))
-
-
 EVENLY = (
     "Equal stretches give each of n ranks 1/n of all products, those of attention too; what links and launches take of "
     "that was not asked, as no group of GPUs was at hand."
@@ -175,10 +166,6 @@ claims = [
         "same", _apart, kind=Kind.AT_MOST, value=1e-5, unit="share",
         asks="Outputs and all gradients of two models in drawn stretches are those of one process, to 0.00001 of the "
         "largest.",
-    ),
-    Claim(
-        "room", _fullest, kind=Kind.AT_MOST, value=1.0, unit="ratio",
-        asks="No rank takes more memory for a step than its share of one device's, its halos and the weights.",
     ),
     Claim(
         "dtensor", share("runs", experiment="memory", system="dtensor"), kind=Kind.EVERY,

@@ -13,7 +13,7 @@ from assay.training import shardtensor
 from assay.training.shardtensor.job import on_ranks, sizes_of
 
 MOST = 8
-UNITS = {"memory": "bytes", "bound": "bytes", "halo": "bytes", "sent": "bytes", "rows": "of the cut dimension"}
+UNITS = {"memory": "bytes", "sent": "bytes", "rows": "of the cut dimension"}
 
 
 @click.command(epilog="Example:  assay compare shardtensor --model examples/field_model.py:job --shares 37,27,36")
@@ -49,16 +49,13 @@ def compare(source: str, shares: list[float], dim: int = 2) -> dict[str, Any]:
     refused = next((part["refused"] for part in found if "refused" in part), None)
     if refused is not None:
         raise BadInput(refused)
-    table = []
-    for rank, part in enumerate(found):
-        bound = part["alone"] * part["rows"] / length + part["halo"] + part["weights"]
-        table.append({
-            "rank": rank, "rows": part["rows"], "memory": part["peak"], "of_one": part["peak"] / part["alone"],
-            "bound": bound, "halo": part["halo"], "sent": part["sent"],
-        })  # fmt: skip
+    table = [
+        {"rank": rank, "rows": part["rows"], "memory": part["peak"], "of_one": part["peak"] / part["alone"],
+         "sent": part["sent"]}
+        for rank, part in enumerate(found)
+    ]  # fmt: skip
     apart = max(max(part["output"], part["gradients"]) for part in found)
     allowed = min(part["allowed"] for part in found)
-    within = sum(row["memory"] <= row["bound"] for row in table)
     fullest = max(row["of_one"] for row in table)
     return {
         "model": {
@@ -66,13 +63,13 @@ def compare(source: str, shares: list[float], dim: int = 2) -> dict[str, Any]:
             "rounding": allowed,
         },
         "table": table, "units": UNITS, "trust": shardtensor.trust,
-        "shown": ["rank", "rows", "memory", "of_one", "bound", "halo", "sent"],
+        "shown": ["rank", "rows", "memory", "of_one", "sent"],
         "fails": ""
         if apart <= allowed
         else f"{source} in stretches is not what it is in one piece: outputs or gradients differ by {apart:.1g} of the "
         f"largest, rounding explains {allowed:.1g}; whatever draws at random must not: give the model in eval()",
         "why": f"Outputs and gradients are those of one process to {apart:.1g} of the largest; the fullest rank takes "
-        f"{fullest:.0%} of one device's memory, and {within} of {len(table)} keep to share, halo and weights.",
+        f"{fullest:.0%} of one device's memory.",
     }  # fmt: skip
 
 

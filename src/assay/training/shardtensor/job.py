@@ -76,8 +76,8 @@ def check(model: Any, *inputs: Any, dim: int, shares: Sequence[float]) -> Checke
     refused = next((part for part in found if isinstance(part, str)), None)
     if refused is not None:
         raise Unsupported(refused)
-    output, gradients, inputs = (max(values) for values in zip(*(part[:3] for part in found), strict=True))
-    return Checked(output, gradients, inputs, sizes, sum(part[3] for part in found))
+    output, gradients, given = (max(values) for values in zip(*(part[:3] for part in found), strict=True))
+    return Checked(output, gradients, given, sizes, sum(part[3] for part in found))
 
 
 def _checked(model: Any, inputs: Any, dim: int, sizes: Sequence[int]) -> Any:

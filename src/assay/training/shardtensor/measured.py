@@ -56,26 +56,18 @@ def _squares(found: Any) -> Any:
     return sum(y.square().mean() for y in outputs(found))
 
 
-def by_dtensor(model: nn.Module, x: Tensor, dim: int) -> tuple[Callable[[], Any], Any]:
-    """A step of torch's DTensor, whose parameters are on every rank and whose sample is cut evenly."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
-
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    cut, part = distribute_module(copy.deepcopy(model), mesh), distribute_tensor(x, mesh, [Shard(dim)])
-    return lambda: _squares(cut(part)).backward(), cut
-
-
 def step_of(system: str, model: nn.Module, x: Tensor, dim: int, domain: Domain) -> tuple[Callable[[], Any], nn.Module]:
     """One forward and backward pass by a system, on this rank."""
-    model = copy.deepcopy(model)
-    if system == "dtensor":
-        step, model = by_dtensor(model, x, dim)
-        return step, model
-    if system == "shardtensor":
-        part = shard(x, dim, domain)
-        return lambda: _squares(model(part)).backward(), model
-    return lambda: _squares(model(x)).backward(), model
+    model, given = copy.deepcopy(model), x
+    if system == "dtensor":  # its parameters are on every rank
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
+
+        mesh = init_device_mesh("cpu", (domain.size,))
+        model, given = distribute_module(model, mesh), distribute_tensor(x, mesh, [Shard(dim)])
+    elif system == "shardtensor":
+        given = shard(x, dim, domain)
+    return lambda: _squares(model(given)).backward(), model
 
 
 def peak_of(step: Callable[[], Any], model: nn.Module) -> int:
@@ -101,7 +93,7 @@ def _memory(model: nn.Module, x: Tensor, dim: int) -> dict[str, dict[str, Any]]:
     domain, found = Domain(), {}
     weights = sum(w.nbytes for w in model.parameters())
     for system in SYSTEMS:
-        before, kept = domain.sent, domain.halo
+        before = domain.sent
         try:
             step, used = step_of(system, model, x, dim, domain)
             peak, refused = peak_of(step, used), ""
@@ -110,10 +102,7 @@ def _memory(model: nn.Module, x: Tensor, dim: int) -> dict[str, dict[str, Any]]:
             if system != "dtensor":
                 raise
             peak, refused = -1, f"{type(error).__name__}: {error}".strip().splitlines()[0][:160]
-        found[system] = {
-            "peak": peak, "weights": weights, "sent": (domain.sent - before) // 2, "halo": (domain.halo - kept) // 2,
-            "refused": refused,
-        }  # fmt: skip
+        found[system] = {"peak": peak, "weights": weights, "sent": (domain.sent - before) // 2, "refused": refused}
         dist.barrier()
     return found
 
@@ -185,18 +174,16 @@ def own(build: Callable[[], Any], shares: list[float], dim: int) -> dict[str, An
     domain = Domain()
     model, x = build()
     sizes = sizes_of(x.shape[dim], shares)
-    weights = sum(w.nbytes for w in model.parameters())
     try:
         out, gradients, inputs, sent = compared(model, [x], dim, sizes, domain)
     except Unsupported as error:
         return {"refused": str(error)}
-    kept = domain.halo
     part = shard(x, dim, domain, sizes)
     whole, cut = copy.deepcopy(model), copy.deepcopy(model)
     alone = peak_of(lambda: _squares(whole(x)).backward(), whole)
     peak = peak_of(lambda: _squares(cut(part)).backward(), cut)
     return {
         "output": out, "gradients": max(gradients, inputs), "sent": sent, "rows": sizes[domain.rank], "alone": alone,
-        "peak": peak, "halo": (domain.halo - kept) // 2, "weights": weights,
+        "peak": peak, "weights": sum(w.nbytes for w in model.parameters()),
         "allowed": rounding([x, *model.parameters()]),
     }  # fmt: skip

@@ -78,9 +78,10 @@ def _pointwise(func: Any, *args: Any, **kwargs: Any) -> Any:
     x = lead(operands)
     if name == "where" and len(operands) == 1:
         raise refusal("where without values", [x], "how many there are is not known")
-    if x.shape[x.axis] == 1 and any(isinstance(y, Tensor) and _stretches(x, y) for y in operands):
+    tensors = [y for y in operands if isinstance(y, Tensor)]
+    if x.shape[x.axis] == 1 and torch.broadcast_shapes(*(y.shape for y in tensors))[x.axis - x.ndim] != 1:
         raise refusal(name, operands, "the cut dimension cannot be stretched")
-    ndim = max(x.ndim, *(y.ndim for y in operands if isinstance(y, Tensor)))
+    ndim = max(y.ndim for y in tensors)
     return like(x, _met(func, x, args, kwargs), axis=ndim + x.axis - x.ndim)
 
 
@@ -104,11 +105,6 @@ def _met(func: Any, x: ShardTensor, args: Any, kwargs: Any) -> Tensor:
         *(y.local if y is x else aligned(x, y, name) for y in args),
         **{key: y.local if y is x else aligned(x, y, name) for key, y in kwargs.items()},
     )
-
-
-def _stretches(x: ShardTensor, y: Tensor) -> bool:
-    at = y.ndim + x.axis - x.ndim
-    return at >= 0 and y.shape[at] != 1
 
 
 @handles("is_contiguous")
@@ -179,15 +175,10 @@ def _elementwise_loss(func: Any, x: Any, target: Any, *args: Any, reduction: str
         raise refusal(func.__name__, [x, target], "reduction is mean, sum or none")
     if x.shape != target.shape:
         raise refusal(func.__name__, [x, target], "input and target have different shapes")
-    each = _pointwise(partial_named(func, reduction="none"), x, target, **kwargs)
+    named: Any = partial(func, reduction="none")
+    named.__name__ = func.__name__
+    each = _pointwise(named, x, target, **kwargs)
     return each if reduction == "none" else getattr(each, reduction)()
-
-
-def partial_named(func: Any, **fixed: Any) -> Any:
-    """A function with some arguments fixed, by its own name."""
-    made: Any = partial(func, **fixed)
-    made.__name__ = func.__name__
-    return made
 
 
 @handles("nll_loss", "nll_loss_nd", "cross_entropy", "cross_entropy_loss")

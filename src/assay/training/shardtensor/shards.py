@@ -65,14 +65,14 @@ class Unsupported(BadInput, NotImplementedError):  # noqa: N818 - what is lackin
 class Domain:
     """The ranks that share one sample: those of a process group, all there are unless one is given.
 
-    `sent` counts the bytes that this rank handed to others, `halo` those of others' rows that it keeps to go back.
+    `sent` counts the bytes that this rank handed to others.
     """
 
     def __init__(self, group: Any = None) -> None:
         alone = not dist.is_initialized()
         self.group = group
         self.rank, self.size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
-        self.sent = self.halo = 0
+        self.sent = 0
 
     def all_reduce(self, values: Tensor, how: str = "sum") -> Tensor:
         """A new tensor: sum, max or min over the ranks."""
@@ -180,7 +180,11 @@ class ShardTensor(torch.Tensor):
         for x in shards:
             if x.local.is_complex() and base not in COMPLEX:
                 raise refusal(name, operands, "of complex numbers")
-            _plain_autograd(x, name)
+            with (
+                torch._C.DisableTorchFunctionSubclass()
+            ):  # out of a function of autograd, which its stretch knows nothing of
+                if x.grad_fn is not None:
+                    raise refusal(name, [x], FUNCTION)
         if changes and (not isinstance(args[0], ShardTensor) or args[0].memory.torn):
             why = "it shares memory in one process that ranks may hold apart" if shards[0] is args[0] else ""
             raise refusal(f"{name} in place", operands, why or "into a plain tensor")
@@ -246,13 +250,6 @@ def called(func: Any, args: Any, kwargs: Any) -> tuple[str, bool]:
 
 def _flat(values: Any) -> list[Any]:
     return [y for x in values for y in (_flat(x) if isinstance(x, list | tuple) else [x])]
-
-
-def _plain_autograd(x: ShardTensor, name: str) -> None:
-    """Raise if what came out of a function of autograd is a shard: its stretch knows nothing of that."""
-    with torch._C.DisableTorchFunctionSubclass():
-        if x.grad_fn is not None:
-            raise refusal(name, [x], FUNCTION)
 
 
 def _remember(base: str, found: Any, shards: Sequence[ShardTensor], moved: bool) -> None:

@@ -171,42 +171,18 @@ def _extreme(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     return found if keepdim else found.squeeze(dims)
 
 
-class _Softmax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, local: Tensor, dim: int, logarithm: bool, domain: Domain) -> Tensor:
-        shape = list(local.shape)
-        shape[dim] = 1
-        top = local.amax(dim, keepdim=True) if local.shape[dim] else local.new_full(shape, -torch.inf)
-        shifted = local - domain.all_reduce(top, "max")
-        if logarithm:
-            found = shifted - domain.all_reduce(shifted.exp().sum(dim, keepdim=True)).log_()
-        else:
-            found = shifted.exp_()
-            found /= domain.all_reduce(found.sum(dim, keepdim=True))
-        ctx.plan = dim, logarithm, domain
-        ctx.save_for_backward(found)
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (found,) = ctx.saved_tensors
-        dim, logarithm, domain = ctx.plan
-        if logarithm:
-            return gradient - found.exp() * domain.all_reduce(gradient.sum(dim, keepdim=True)), None, None, None
-        inner = domain.all_reduce((gradient * found).sum(dim, keepdim=True))
-        return found * (gradient - inner), None, None, None
-
-
 @handles("softmax", "log_softmax")
-def _softmax(func: Any, x: ShardTensor, dim: Any = None, *args: Any, **kwargs: Any) -> ShardTensor:
+def _softmax(func: Any, x: ShardTensor, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
     if dim is None:
         raise refusal(func.__name__, [x], "without dim=")
+    kind = next((a for a in args if isinstance(a, torch.dtype)), kwargs.get("dtype"))
     if dim % x.ndim != x.axis:
-        kwargs = {"dtype": next((a for a in args if isinstance(a, torch.dtype)), kwargs.get("dtype"))}
-        return like(x, getattr(torch.nn.functional, func.__name__)(x.local, dim, **kwargs))
-    value = x.local if kwargs.get("dtype") is None else x.local.to(kwargs["dtype"])
-    return like(x, _Softmax.apply(value, x.axis, func.__name__ == "log_softmax", x.domain))
+        return like(x, getattr(torch.nn.functional, func.__name__)(x.local, dim, dtype=kind))
+    x = x if kind is None else like(x, x.local.to(kind))
+    shifted = x - x.detach().amax(dim, keepdim=True)  # it has no slope
+    grown = shifted.exp()
+    total = grown.sum(dim, keepdim=True)
+    return shifted - total.log() if func.__name__ == "log_softmax" else grown / total
 
 
 @handles("glu", "normalize", "cosine_similarity", "sort", "argsort", "topk", "cumprod", "cummax", "cummin",

@@ -314,12 +314,3 @@ def _pixel_shuffle(func: Any, x: ShardTensor, upscale_factor: int) -> Any:
     k = len(batch)
     apart = x.reshape(*batch, c // r**2, r, r, h, w)
     return apart.permute(*range(k), k, k + 3, k + 1, k + 4, k + 2).reshape(*batch, c // r**2, h * r, w * r)
-
-
-@handles("pixel_unshuffle")
-def _pixel_unshuffle(func: Any, x: ShardTensor, downscale_factor: int) -> Any:
-    r = downscale_factor
-    *batch, c, h, w = x.shape
-    k = len(batch)
-    apart = x.reshape(*batch, c, h // r, r, w // r, r)
-    return apart.permute(*range(k), k, k + 2, k + 4, k + 1, k + 3).reshape(*batch, c * r**2, h // r, w // r)

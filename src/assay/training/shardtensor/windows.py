@@ -140,7 +140,6 @@ class _Conv(torch.autograd.Function):
         halo = pull(local, plan.dim, plan.have, plan.want, plan.domain)
         ctx.plan, ctx.whose, ctx.biased = plan, list(halo), bias is not None
         ctx.save_for_backward(local, weight, *halo.values())
-        plan.domain.halo += sum(piece.nbytes for piece in halo.values())
         wide = plan.laid(local, halo)
         if wide.shape[plan.dim]:
             found: Tensor = torch.ops.aten.convolution(wide, weight, None, *plan.options)
@@ -179,9 +178,9 @@ def _nothing(wide: Tensor, weight: Tensor, dim: int, options: Any) -> Tensor:
 def _convolution(
     func: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
-) -> Any:  # fmt: skip
+) -> ShardTensor:  # fmt: skip
     n = weight.ndim - 2
-    x, lone = _batched(func, x, weight, n)
+    _checked(func, x, weight)
     kernel, stride, dilation = list(weight.shape[2:]), _each(stride, n), _each(dilation, n)
     if isinstance(padding, str):
         reach = [d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True)]
@@ -194,105 +193,81 @@ def _convolution(
         margins += list(sides[d]) if d != at and sides[d][0] != sides[d][1] else [0, 0]
     padded = [p[0] if p[0] == p[1] and d != at else 0 for d, p in enumerate(sides)]
     window = Window(x.sizes, kernel[at], stride[at], sides[at], dilation[at]) if at >= 0 else None
-    return _run(x, weight, bias, window, margins, (stride, padded, dilation, False, [0] * n, groups), lone)
+    return _run(x, weight, bias, window, margins, (stride, padded, dilation, False, [0] * n, groups))
 
 
-def _run(x: ShardTensor, weight: Tensor, bias: Any, window: Any, margins: list[int], options: Any, lone: bool) -> Any:
+def _run(x: ShardTensor, weight: Tensor, bias: Any, window: Any, margins: list[int], options: Any) -> ShardTensor:
     affine = [None if v is None else replicated(v, x.domain) for v in (weight, bias)]
     have, rank = ranges(x.sizes), x.domain.rank
     want, beyond, crop = (window.want, window.missing(rank), window.crop(rank)) if window else (have, (0, 0), (0, 0))
     plan = Plan(x.axis, x.domain, have, want, beyond, margins, _margins(x.ndim, x.axis, *crop), options)
     local = _Conv.apply(x.local, *affine, plan)
-    found = like(x, local, sizes=window.sizes if window else x.sizes)
-    return found.squeeze(0) if lone else found
+    return like(x, local, sizes=window.sizes if window else x.sizes)
 
 
-def _batched(func: Any, x: Any, weight: Any, n: int) -> tuple[ShardTensor, bool]:
+def _checked(func: Any, x: Any, weight: Any) -> None:
     if not isinstance(x, ShardTensor) or isinstance(weight, ShardTensor):
         raise refusal(func.__name__, [x, weight], "its weights are cut")
-    lone = x.ndim == n + 1
-    x = x.unsqueeze(0) if lone else x
-    if x.axis == 1:
-        raise refusal(func.__name__, [x, weight], "its channels are cut")
-    return x, lone
+    if x.ndim < weight.ndim or x.axis == 1:
+        raise refusal(func.__name__, [x, weight], "its channels are cut, or a sample comes alone")
 
 
 @handles("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _transposed(
     func: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0,
     groups: int = 1, dilation: Any = 1,
-) -> Any:  # fmt: skip
+) -> ShardTensor:  # fmt: skip
     n = weight.ndim - 2
-    x, lone = _batched(func, x, weight, n)
+    _checked(func, x, weight)
     stride, padding, extra, dilation = (_each(v, n) for v in (stride, padding, output_padding, dilation))
     at = x.axis - 2
     window = None
     if at >= 0:
         window = Spread(x.sizes, weight.shape[x.axis], stride[at], padding[at], dilation[at], extra[at])
         padding[at] = extra[at] = 0
-    return _run(x, weight, bias, window, [0] * 2 * n, (stride, padding, dilation, True, extra, groups), lone)
-
-
-def _pool(func: Any, x: ShardTensor, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, fill: float) -> Any:
-    lone = x.ndim == n + 1
-    x = x.unsqueeze(0) if lone else x  # type: ignore[assignment]
-    kernel = _each(kernel, n)
-    stride = _each(stride, n) if stride not in (None, [], ()) else kernel
-    padding, dilation = _each(padding, n), _each(dilation, n)
-    at = x.axis - 2
-    if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
-        raise refusal(func.__name__, [x], "padding is at most half of the kernel")
-    if at < 0:
-        raise refusal(func.__name__, [x], "samples or channels are cut")
-    window = Window(x.sizes, kernel[at], stride[at], (padding[at], padding[at]), dilation[at])
-    low, high = window.missing(x.domain.rank)
-    margins = _margins(x.ndim, x.axis, low, high)
-    padding[at] = 0
-    wide = fetched(x, window.want)
-    if window.sizes[x.domain.rank]:
-        local = func(functional.pad(wide, margins, value=fill), padding)
-    else:
-        rest = func(wide.new_zeros((*wide.shape[:2], *_at_least(wide, kernel, dilation, at))), padding)
-        local = rest.narrow(x.axis, 0, 0) + wide.sum() * 0
-    found = like(x, local, sizes=window.sizes)
-    return found.squeeze(0) if lone else found
-
-
-def _at_least(wide: Tensor, kernel: list[int], dilation: list[int], at: int) -> list[int]:
-    return [kernel[d] * dilation[d] if d == at else n for d, n in enumerate(wide.shape[2:])]
+    return _run(x, weight, bias, window, [0] * 2 * n, (stride, padding, dilation, True, extra, groups))
 
 
 @handles("max_pool1d", "max_pool2d", "max_pool3d")
 def _max_pool(
     func: Any, x: ShardTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
-) -> Any:  # fmt: skip
-    n = int(func.__name__[8])
+) -> ShardTensor:  # fmt: skip
     if ceil_mode or return_indices:
         raise refusal(func.__name__, [x], "with ceil_mode or return_indices")
-    pool = getattr(functional, func.__name__)
-
-    def local(wide: Tensor, pads: list[int]) -> Tensor:
-        return pool(wide, kernel_size, stride or None, pads, dilation)  # type: ignore[no-any-return]
-
-    local.__name__ = func.__name__
-    return _pool(local, x, n, kernel_size, stride, padding, dilation, -torch.inf)
+    return _pool(func.__name__, x, kernel_size, stride, padding, dilation)
 
 
 @handles("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def _avg_pool(
     func: Any, x: ShardTensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
-) -> Any:  # fmt: skip
-    n = int(func.__name__[8])
-    if ceil_mode or divisor_override or (not count_include_pad and any(_each(padding, n))):
+) -> ShardTensor:  # fmt: skip
+    if ceil_mode or divisor_override or (not count_include_pad and any(_each(padding, x.ndim - 2))):
         raise refusal(func.__name__, [x], "with ceil_mode, divisor_override or padding that does not count")
+    return _pool(func.__name__, x, kernel_size, stride, padding, None)
 
-    def local(wide: Tensor, pads: list[int]) -> Tensor:
-        return func(wide, kernel_size, stride or None, pads)  # type: ignore[no-any-return]
 
-    local.__name__ = func.__name__
-    return _pool(local, x, n, kernel_size, stride, padding, 1, 0.0)
+def _pool(name: str, x: ShardTensor, kernel: Any, stride: Any, padding: Any, dilation: Any) -> ShardTensor:
+    n, at = int(name[8]), x.axis - 2
+    kernel, padding, spread = _each(kernel, n), _each(padding, n), _each(dilation or 1, n)
+    stride = _each(stride, n) if stride not in (None, [], ()) else kernel
+    if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+        raise refusal(name, [x], "padding is at most half of the kernel")
+    if at < 0 or x.ndim < n + 2:
+        raise refusal(name, [x], "samples or channels are cut, or a sample comes alone")
+    window = Window(x.sizes, kernel[at], stride[at], (padding[at], padding[at]), spread[at])
+    margins = _margins(x.ndim, x.axis, *window.missing(x.domain.rank))
+    padding[at] = 0
+    options = (kernel, stride, padding, *(() if dilation is None else (spread,)))
+    pool, wide = getattr(functional, name), fetched(x, window.want)
+    if window.sizes[x.domain.rank]:
+        wide = functional.pad(wide, margins, value=-torch.inf if name.startswith("max") else 0.0)
+        return like(x, pool(wide, *options), sizes=window.sizes)
+    shape = list(wide.shape)
+    shape[x.axis] = kernel[at] * spread[at]
+    none = pool(wide.new_zeros(shape), *options).narrow(x.axis, 0, 0)
+    return like(x, none + wide.sum() * 0, sizes=window.sizes)
 
 
 @handles("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
@@ -331,7 +306,7 @@ def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: flo
         if mode == "reflect":
             edges = [edge.flip(x.axis) for edge in edges]
         if mode == "replicate":
-            edges = [_repeated(edge, x.axis, times) for edge, times in zip(edges, (low, high), strict=True)]
+            edges = [edge.repeat_interleave(n, x.axis) for edge, n in zip(edges, (low, high), strict=True)]
         parts = [edges[0], *parts, edges[1]]
     elif mode == "constant":
         for many, first in ((max(low, 0), True), (max(high, 0), False)):
@@ -357,10 +332,6 @@ def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: flo
     one[whole.axis] = 1
     none: Tensor = func(whole.local.new_zeros(one) + whole.local.sum() * 0, sides, mode, value)
     return like(whole, none.narrow(whole.axis, 0, 0))
-
-
-def _repeated(edge: Tensor, dim: int, times: int) -> Tensor:
-    return edge.repeat_interleave(times, dim)
 
 
 @handles("interpolate", "upsample")
