@@ -62,7 +62,7 @@ class ThreadedDomain(Domain):
     """One rank's view of the room."""
 
     def __init__(self, room: Room, rank: int) -> None:
-        self.group, self.room, self.rank, self.size, self.sent = None, room, rank, room.size, 0
+        self.group, self.room, self.rank, self.size, self.sent, self.moves = None, room, rank, room.size, 0, 0
 
     def reduce_(self, found: Any, how: str = "sum") -> Any:
         room = self.room

@@ -155,7 +155,7 @@ CALLS: dict[str, Case] = {
     "log softmax over the cut": on(TOKENS, 1, lambda x: F.log_softmax(x, dim=1)),
     "sums": on(IMAGE, 2, lambda x: (x.sum(), x.sum((0, 2)), x.mean(dim=2, keepdim=True), x.sum(1))),
     "spread": on(IMAGE, 2, lambda x: (x.var(dim=(2, 3)), x.std(dim=2, keepdim=True), x.var(dim=1), x.var())),
-    "norms": on(IMAGE, 2, lambda x: (x.norm(), torch.linalg.vector_norm(x, dim=2), x.norm(p=1, dim=(1, 2)))),
+    "norms": on(IMAGE, 2, lambda x: (x.norm(), torch.linalg.vector_norm(x, dim=2), x.norm(dim=(1, 2)))),
     "extremes": on(IMAGE, 2, lambda x: (x.amax((1, 2)), x.max(), x.amin(dim=2), x.max(dim=1)[0])),
     "linear over the cut": of(lambda: nn.Linear(N, 5), (2, 3, N), 2),
     "flatten, then linear": of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4 * N * 10, 3))),

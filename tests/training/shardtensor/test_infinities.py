@@ -24,7 +24,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "max": lambda x: x.max(),
     "softmax": lambda x: x.softmax(0),
     "norm": lambda x: x.norm(dim=0),
-    "largest norm": lambda x: torch.linalg.vector_norm(x, torch.inf, 0),
     "std": lambda x: x.std(0),
     "var": lambda x: x.var(),
     "interpolate": lambda x: F.interpolate(x.t()[None], scale_factor=2, mode="linear"),

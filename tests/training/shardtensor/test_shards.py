@@ -87,6 +87,7 @@ def test_what_is_not_supported_is_named_and_never_gathered() -> None:
         (lambda: x.argmax(2), "argmax"),
         (lambda: x.logsumexp(2), "logsumexp"),
         (lambda: torch.cdist(x, x), "cdist"),
+        (lambda: torch.linalg.norm(x, 2, (2, 3)), "by its singular values"),
         (lambda: x[:, :, torch.tensor([0, 5])], "indexing"),
         (lambda: x.gather(2, redistributed(x, 2).long()), "gather"),
         (lambda: torch.where(x > 0), "where without values"),
@@ -126,6 +127,17 @@ def test_a_shard_is_a_tensor_with_the_shape_of_the_whole() -> None:
     assert torch.equal(x.full_tensor(), x.local)
     assert redistributed(x, 0).axis == 0
     assert not isinstance(x.mean(), ShardTensor)
+
+
+def test_arguments_by_numpys_names_are_those_of_torch() -> None:
+    x = torch.randn(4, 5, 6)
+    part = shard(x, 1, Domain())
+    assert torch.equal(torch.linalg.vector_norm(part, axis=0).local, torch.linalg.vector_norm(x, dim=0))
+    assert torch.equal(torch.chunk(part, 2, axis=2)[1].local, x.chunk(2, 2)[1])
+    assert torch.equal(torch.cat([part, part], axis=0).local, torch.cat([x, x]))
+    for call in (torch.sort, torch.cummax, torch.cumprod):
+        with pytest.raises(Unsupported, match="along the cut dimension"):
+            call(part, axis=1)
 
 
 def test_gradients_of_shards_by_autograd_grad() -> None:

@@ -29,13 +29,13 @@ def _fused(q: Tensor, v: Tensor) -> bool:
 
 def _rows(q: Tensor, v: Tensor) -> Iterator[slice]:
     """Queries `[batch, head, token, width]` that are looked at together: all, where no score is written out."""
-    step = q.shape[2] if _fused(q, v) else ROWS
+    step = max(q.shape[2], 1) if _fused(q, v) else ROWS
     for start in range(0, q.shape[2], step):
         yield slice(start, start + step)
 
 
 def _scores(q: Tensor, k: Tensor, first: int | None, scale: float) -> Tensor:
-    found = _wide(q @ k.transpose(-2, -1)).mul_(scale)
+    found = (q @ k.transpose(-2, -1)).to(torch.promote_types(q.dtype, torch.float32)).mul_(scale)
     if first is not None:
         rows, keys = (torch.arange(n, device=q.device) for n in found.shape[-2:])
         found.masked_fill_(keys > first + rows[:, None], -torch.inf)
@@ -68,32 +68,6 @@ def owed(
     return change @ k, change.transpose(-2, -1) @ q, weight.transpose(-2, -1) @ gradient
 
 
-def look(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float) -> None:
-    """Merge what queries see in one block into what they saw before."""
-    for rows in _rows(q, v):
-        part, weight = seen(q[:, :, rows], k, v, rows.start if causal else None, scale)
-        merged, before = out[:, :, rows], lse[:, :, rows]
-        both = torch.logaddexp(before, weight)
-        merged.mul_(before.sub_(both).exp_()[..., None]).add_(part.mul_(weight.sub_(both).exp_()[..., None]))
-        before.copy_(both)
-
-
-def owe(kept: list[Tensor], block: list[Tensor], totals: list[Tensor], causal: bool, scale: float) -> None:
-    """Add the gradients of queries, keys and values by one block to their totals."""
-    (gradient, q, out, lse), (k, v), (by_q, by_k, by_v) = kept, block, totals
-    for rows in _rows(q, v):
-        of, first = (gradient[:, :, rows], q[:, :, rows]), rows.start if causal else None
-        some, *others = owed(*of, k, v, out[:, :, rows], lse[:, :, rows], first, scale)
-        by_q[:, :, rows].add_(some)
-        by_k.add_(others[0])
-        by_v.add_(others[1])
-
-
-def _wide(x: Tensor) -> Tensor:
-    """In the precision in which parts are added up: never less than single."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
 class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
@@ -104,8 +78,16 @@ class _Ring(torch.autograd.Function):
         found = q.new_zeros((batch, rows, heads, v.shape[-1]), dtype=wide).transpose(1, 2)
         lse = q.new_full(q.shape[:3], -torch.inf, dtype=wide)
         for whose, at, (some, values) in Rounds([k, v], (2, 2), sizes, domain):
-            if rows and at[0] < at[1] and not (causal and whose > domain.rank):
-                look(q, some, values, found, lse, causal and whose == domain.rank, scale)
+            if at[0] == at[1] or (causal and whose > domain.rank):
+                continue
+            for part in _rows(q, v):  # merged into what they saw before
+                first = part.start if causal and whose == domain.rank else None
+                more, weight = seen(q[:, :, part], some, values, first, scale)
+                before = lse[:, :, part]
+                both = torch.logaddexp(before, weight)
+                found[:, :, part].mul_(before.sub_(both).exp_()[..., None])
+                found[:, :, part].add_(more.mul_(weight.sub_(both).exp_()[..., None]))
+                before.copy_(both)
         out = found.to(q.dtype)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, out, lse)
@@ -119,8 +101,13 @@ class _Ring(torch.autograd.Function):
         by_q, *sums = (torch.zeros_like(t, dtype=lse.dtype) for t in (q, k, v))
         rounds = Rounds([k, v], (2, 2), sizes, domain)
         for whose, at, block in rounds:
-            if q.shape[2] and at[0] < at[1] and not (causal and whose > domain.rank):
-                owe([gradient, q, out, lse], block, [by_q, *sums], causal and whose == domain.rank, scale)
+            if at[0] < at[1] and not (causal and whose > domain.rank):
+                for part in _rows(q, v):
+                    first = part.start if causal and whose == domain.rank else None
+                    mine = (x[:, :, part] for x in (out, lse))
+                    change = owed(gradient[:, :, part], q[:, :, part], *block, *mine, first, scale)
+                    for total, some in zip((by_q[:, :, part], *sums), change, strict=True):
+                        total.add_(some)
             sums = rounds.onward(sums, whose)
         return by_q.to(q.dtype), sums[0].to(k.dtype), sums[1].to(v.dtype), None
 

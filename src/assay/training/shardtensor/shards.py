@@ -16,7 +16,6 @@ Needs the extra `torch`, and a process group unless a rank is alone.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from inspect import Signature, signature
@@ -55,6 +54,7 @@ conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear m
 baddbmm addbmm einsum scaled_dot_product_attention multi_head_attention_forward
 """.split()
 )
+NUMPYS = {"axis": "dim", "keepdims": "keepdim"}  # names of arguments, which torch takes as well
 ALONG = "along the cut dimension"  # why a call is refused that would be local along any other
 
 
@@ -65,14 +65,15 @@ class Unsupported(BadInput, NotImplementedError):  # noqa: N818 - what is lackin
 class Domain:
     """The ranks that share one sample: those of a process group, all there are unless one is given.
 
-    `sent` counts the bytes that this rank handed to others.
+    `sent` counts the bytes that this rank handed to others; `moves`, alike on all ranks, how often rows went to where
+    they had not been.
     """
 
     def __init__(self, group: Any = None) -> None:
         alone = not dist.is_initialized()
         self.group = group
         self.rank, self.size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
-        self.sent = 0
+        self.sent = self.moves = 0
 
     def all_reduce(self, values: Tensor, how: str = "sum") -> Tensor:
         """A new tensor: sum, max or min over the ranks."""
@@ -113,15 +114,6 @@ def near_equal(length: int, parts: int) -> tuple[int, ...]:
     return tuple(length // parts + (at < length % parts) for at in range(parts))
 
 
-class Moves(threading.local):
-    """How often rows were sent to where they had not been; all ranks count the same."""
-
-    count = 0
-
-
-MOVES = Moves()
-
-
 class Memory:
     """What tensors share; `torn` where it is not theirs alone here exactly if it is in one process."""
 
@@ -158,7 +150,8 @@ class ShardTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, given = func.__name__, kwargs or {}
+        name = func.__name__
+        given = {NUMPYS.get(key, key): value for key, value in (kwargs or {}).items()}
         if name in ("__get__", "__set__"):
             found = _attribute(func.__self__.__name__, name, *args)
             _remember(func.__self__.__name__, found, [args[0]], moved=False)
@@ -180,20 +173,18 @@ class ShardTensor(torch.Tensor):
         for x in shards:
             if x.local.is_complex() and base not in COMPLEX:
                 raise refusal(name, operands, "of complex numbers")
-            with (
-                torch._C.DisableTorchFunctionSubclass()
-            ):  # out of a function of autograd, which its stretch knows nothing of
-                if x.grad_fn is not None:
+            with torch._C.DisableTorchFunctionSubclass():
+                if x.grad_fn is not None:  # out of a function of autograd, of which its stretch knows nothing
                     raise refusal(name, [x], FUNCTION)
         if changes and (not isinstance(args[0], ShardTensor) or args[0].memory.torn):
             why = "it shares memory in one process that ranks may hold apart" if shards[0] is args[0] else ""
             raise refusal(f"{name} in place", operands, why or "into a plain tensor")
         if base in LOWERED and torch.is_autocast_enabled(shards[0].device.type):
             return _lowered(handler, func, args, given, shards[0].device.type)
-        before = MOVES.count
+        before = sum(x.domain.moves for x in shards)
         found = handler(func, *args, **given)
         if not changes:
-            _remember(base, found, shards, MOVES.count > before)
+            _remember(base, found, shards, sum(x.domain.moves for x in shards) > before)
         return found
 
     @classmethod
@@ -510,7 +501,7 @@ def fetched(x: ShardTensor, want: Sequence[Range]) -> Tensor:
     have = ranges(x.sizes)
     if list(want) == have:
         return x.local
-    MOVES.count += 1
+    x.domain.moves += 1
     return _Fetched.apply(x.local, x.axis, have, list(want), x.domain)  # type: ignore[no-any-return]
 
 
@@ -561,5 +552,5 @@ def redistributed(x: ShardTensor, axis: int, sizes: Sequence[int] | None = None)
     sizes = near_equal(x.shape[axis], x.domain.size) if sizes is None else tuple(sizes)
     if axis == x.axis:
         return resized(x, sizes)
-    MOVES.count += 1
+    x.domain.moves += 1
     return like(x, _Turned.apply(x.local, x.axis, x.sizes, axis, sizes, x.domain), axis, sizes)

@@ -207,7 +207,7 @@ def _cat(func: Any, tensors: Any, dim: int = 0, **kwargs: Any) -> ShardTensor:
     if not any(isinstance(y, ShardTensor) for y in tensors):
         raise refusal("cat", given, "nothing of them is cut")
     x = next(y for y in tensors if isinstance(y, ShardTensor))
-    dim = kwargs.get("axis", dim) % x.ndim
+    dim %= x.ndim
     if dim != x.axis:
         return like(x, torch.cat([x.local if y is x else aligned(x, y, "cat") for y in tensors], dim))
     shards = [y for y in tensors if isinstance(y, ShardTensor)]

@@ -296,8 +296,11 @@ def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: flo
     if 2 * behind < len(sides):
         sides[2 * behind : 2 * behind + 2] = [0, 0]
     length = x.shape[x.axis]
-    parts: list[Any] = [x[(slice(None),) * x.axis + (slice(max(-low, 0), length - max(-high, 0)),)]]
-    if mode in ("reflect", "replicate", "circular") and min(low, high) >= 0:
+    middle: ShardTensor = x[(slice(None),) * x.axis + (slice(max(-low, 0), length - max(-high, 0)),)]
+    if mode == "constant":
+        shapes = ([*x.shape[: x.axis], max(n, 0), *x.shape[x.axis + 1 :]] for n in (low, high))
+        edges = [x.local.new_full(shape, value or 0) for shape in shapes]
+    elif mode in ("reflect", "replicate", "circular") and min(low, high) >= 0:
         near, far = {
             "reflect": ((1, low + 1), (length - 1 - high, length - 1)), "replicate": ((0, 1), (length - 1, length)),
             "circular": ((length - low, length), (0, high)),
@@ -307,25 +310,16 @@ def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: flo
             edges = [edge.flip(x.axis) for edge in edges]
         if mode == "replicate":
             edges = [edge.repeat_interleave(n, x.axis) for edge, n in zip(edges, (low, high), strict=True)]
-        parts = [edges[0], *parts, edges[1]]
-    elif mode == "constant":
-        for many, first in ((max(low, 0), True), (max(high, 0), False)):
-            shape = list(x.shape)
-            shape[x.axis] = many
-            edge = x.local.new_full(shape, value or 0) if many else None
-            parts = parts if edge is None else [edge, *parts] if first else [*parts, edge]
     else:
         raise refusal(f"pad with mode {mode}", [x])
-    whole = parts[0]
-    if len(parts) > 1:
-        shards = next(p for p in parts if isinstance(p, ShardTensor))
-        sizes = list(shards.sizes)
-        sizes[0] += parts[0].shape[x.axis] if parts[0] is not shards else 0
-        sizes[-1] += parts[-1].shape[x.axis] if parts[-1] is not shards else 0
-        whole = joined_along(parts, x.axis, sizes)
+    whole = middle
+    if max(low, high) > 0:
+        sizes = list(middle.sizes)
+        sizes[0] += max(low, 0)
+        sizes[-1] += max(high, 0)
+        whole = joined_along([edges[0], middle, edges[1]], x.axis, sizes)
     if not any(sides):
-        found: ShardTensor = whole
-        return found
+        return whole
     if whole.local.shape[whole.axis]:
         return like(whole, func(whole.local, sides, mode, value))
     one = list(whole.local.shape)  # some kinds refuse nothing at all
