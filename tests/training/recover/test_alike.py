@@ -133,6 +133,7 @@ def test_replicas_that_are_alike_train_as_one_and_end_with_the_same_bits() -> No
     assert len(set(together(3, work).values())) == 1
 
 
+@pytest.mark.slow
 def test_a_script_that_seeds_nothing_trains_the_same_weights_in_all_replicas(tmp_path: Path) -> None:
     from assay.training.recover import launch
 

@@ -54,10 +54,28 @@ job.leave()
 sys.exit(3 if mine == "fails afterwards" else 0)
 """
 
+# The same without weights: who sits at the keeper is a replica to the launcher, and torch takes seconds to import.
+SEATS = """
+import os, sys, time
+from assay.training.recover.seat import Seat
 
-def job(folder: Path, n: int, odd: dict[int, str], hang_after: float, timeout: float = 1.0) -> tuple[Any, list[str]]:
+rank, odd = int(os.environ["RANK"]), {odd!r}
+host, _, port = os.environ["ASSAY_KEEPER"].rpartition(":")
+seat = Seat((host, int(port)), rank, float(os.environ["ASSAY_TIMEOUT"]))
+for step in range(4):
+    while step == 1 and odd.get(rank) == "hangs":
+        time.sleep(0.5)
+    seat.agree(step)
+seat.leave()
+sys.exit(3 if odd.get(rank) == "fails afterwards" else 0)
+"""
+
+
+def job(
+    folder: Path, n: int, odd: dict[int, str], hang_after: float, timeout: float = 1.0, text: str = JOB
+) -> tuple[Any, list[str]]:
     script = folder / "job.py"
-    script.write_text(JOB.format(odd=odd, folder=str(folder)))
+    script.write_text(text.format(odd=odd, folder=str(folder)))
     said: list[str] = []
     try:
         return launch([str(script)], n, timeout, said.append, hang_after), said
@@ -81,12 +99,24 @@ def test_who_hangs_or_is_stopped_is_put_out_and_who_is_deaf_or_woken_stays(tmp_p
     assert sum("put out (hung)" in line for line in said) == 2
 
 
+def test_who_hangs_with_a_beating_heart_is_put_out_and_who_failed_after_it_finished_is_told_from_who_died(
+    tmp_path: Path,
+) -> None:
+    found, said = job(tmp_path, 3, {0: "fails afterwards", 1: "hangs"}, hang_after=6.0, text=SEATS)
+    assert (found["survivors"], found["finished"]) == ([2], [0, 2])
+    assert found["codes"] == {0: 3, 1: -signal.SIGKILL, 2: 0}
+    assert any("replica 1 is put out (hung) and killed" in line for line in said)
+    assert any("replica 0 had finished; its script ended with code 3" in line for line in said)
+
+
+@pytest.mark.slow
 def test_one_that_hangs_with_a_beating_heart_is_put_out_and_the_others_end_cleanly(tmp_path: Path) -> None:
     found, said = job(tmp_path, 2, {1: "hangs"}, hang_after=6.0)
     assert found["survivors"] == found["finished"] == [0]
     assert any("replica 1 is put out (hung) and killed" in line for line in said)
 
 
+@pytest.mark.slow
 def test_the_launcher_tells_one_that_finished_and_failed_later_from_one_that_died(tmp_path: Path) -> None:
     found, said = job(tmp_path, 2, {0: "fails afterwards"}, hang_after=LONG, timeout=60.0)
     assert (found["survivors"], found["finished"], found["codes"]) == ([1], [0, 1], {0: 3, 1: 0})

