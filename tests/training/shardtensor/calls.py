@@ -196,7 +196,7 @@ CALLS: dict[str, Case] = {
     "cat along the cut": on(TOKENS, 1, lambda x, w: torch.cat([w, x, x.tanh(), w], dim=1), (2, 3, 8)),
     "cat beside the cut": on(TOKENS, 1, lambda x, w: torch.cat([x, w], dim=2), (2, N, 1)),
     "stack": on(TOKENS, 1, lambda x: torch.stack([x, x.tanh()], dim=1)),
-    "flip and roll": on(TOKENS, 1, lambda x: x.flip(1) * x + x.roll(4, 1) + x.roll(-1, 2)),
+    "flip and roll": on(TOKENS, 1, lambda x: x.flip(2) * x + x.roll(4, 1) + x.roll(-1, 2)),
     "merge and split": on((2, 24, 6, 4), 1, lambda x: x.reshape(2, 144, 4).reshape(2, 8, 18, 4)),
     "merge behind others": on((1, 6, N), 2, lambda x: x.reshape(1, 6 * N)),
     "repeat": on(TOKENS, 1, lambda x: x.repeat(2, 1, 1).repeat_interleave(3, dim=1)),

@@ -261,9 +261,9 @@ def test_thirty_of_torchs_operators_are_what_one_process_gives_or_refused() -> N
 
 
 @pytest.mark.slow
-def test_every_operator_of_torch_is_what_one_process_gives_or_refused(record_property: Any) -> None:
-    kinds = [torch.float64, torch.float32, torch.int64, torch.bool, torch.complex128]
-    wrong, calls, operators = _wrong(None, 8, kinds)
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.int64, torch.bool, torch.complex128], ids=str)
+def test_every_operator_of_torch_is_what_one_process_gives_or_refused(kind: Any, record_property: Any) -> None:
+    wrong, calls, operators = _wrong(None, 8, [kind])
     record_property("operators", operators)
-    print(f"operators: {dict(operators)}; calls: {dict(calls)}; wrong: {len(wrong)}")
+    print(f"{kind}: operators: {dict(operators)}; calls: {dict(calls)}; wrong: {len(wrong)}")
     assert wrong == {}

@@ -40,7 +40,10 @@ def compare(source: str, shares: list[float], dim: int = 2) -> dict[str, Any]:
     Raises:
         BadInput: no such function, what it gives is no model with a sample, or the model calls what is not supported.
     """
-    length = _length(source, dim)
+    sample = _built(source)[1]
+    if not -sample.ndim <= dim < sample.ndim:
+        raise BadInput(f"--dim {dim}; the sample of {source} has {sample.ndim} dimensions")
+    length = int(sample.shape[dim])
     sizes = sizes_of(length, shares)
     try:
         found = on_ranks(len(shares), _own, source, shares, dim)
@@ -81,13 +84,6 @@ def _built(source: str) -> Any:
             and isinstance(found[1], torch.Tensor)):  # fmt: skip
         raise BadInput(f"{source} should give (nn.Module, a tensor)")
     return found
-
-
-def _length(source: str, dim: int) -> int:
-    sample = _built(source)[1]
-    if not -sample.ndim <= dim < sample.ndim:
-        raise BadInput(f"--dim {dim}; the sample of {source} has {sample.ndim} dimensions")
-    return int(sample.shape[dim])
 
 
 def _own(source: str, shares: list[float], dim: int) -> Any:

@@ -182,10 +182,8 @@ def by_scores(
         rows, columns = (torch.arange(n, device=query.device) for n in scores.shape[-2:])
         if isinstance(query, ShardTensor):
             rows = rows[slice(*ranges(query.sizes)[query.domain.rank])]
-            hidden = like(query, columns > rows[:, None], 0)
-            scores = scores.masked_fill(hidden, -torch.inf)
-        else:
-            scores = scores.masked_fill(columns > rows[:, None], -torch.inf)
+        hidden = columns > rows[:, None]
+        scores = scores.masked_fill(like(query, hidden, 0) if isinstance(query, ShardTensor) else hidden, -torch.inf)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     if blind and mask is not None:

@@ -290,11 +290,7 @@ def refusal(name: str, args: Iterable[Any], why: str = "") -> Unsupported:
 
 
 LOCAL = {"requires_grad", "is_leaf", "grad_fn", "retains_grad"}
-GLOBAL = {
-    "shape", "dtype", "device", "ndim", "layout", "is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_sparse",
-    "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_vulkan", "is_ipu", "is_xla", "is_hpu", "is_maia",
-    "is_mtia", "itemsize", "nbytes", "names", "_backward_hooks", "is_complex", "output_nr",
-}  # fmt: skip
+GLOBAL = {"shape", "dtype", "device", "ndim", "layout", "itemsize", "nbytes", "names", "_backward_hooks", "output_nr"}
 
 
 def _attribute(name: str, which: str, x: ShardTensor, *value: Any) -> Any:
@@ -314,7 +310,7 @@ def _attribute(name: str, which: str, x: ShardTensor, *value: Any) -> Any:
         return x.transpose(-2, -1)
     if name == "data":
         return like(x, x.local.data)
-    if name not in GLOBAL:
+    if name not in GLOBAL and not name.startswith("is_"):
         raise refusal(name, [x])
     with torch._C.DisableTorchFunctionSubclass():
         return getattr(x, name)

@@ -37,33 +37,27 @@ def _kept(x: ShardTensor, dims: list[int], keepdim: bool) -> int:
 
 
 @handles("sum", "mean", "any", "all")
-def _total(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
-    name = func.__name__
-    dim = args[0] if args else kwargs.get("dim")
-    keepdim = args[1] if len(args) > 1 else kwargs.get("keepdim", False)
-    dims = _dims(x, dim)
+def _total(func: Any, x: ShardTensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    name, dims = func.__name__, _dims(x, dim)
+    kept = x.local if dtype is None else x.local.to(dtype)
     if x.axis not in dims:
-        return like(x, func(x.local, *args, **kwargs), _kept(x, dims, keepdim))
+        return like(x, func(kept, dim=dims, keepdim=keepdim), _kept(x, dims, keepdim))
     if name in ("any", "all"):
-        here = func(x.local, dim=dims, keepdim=keepdim).to(torch.int8)
+        here = func(kept, dim=dims, keepdim=keepdim).to(torch.int8)
         return x.domain.all_reduce(here, "max" if name == "any" else "min").bool()
-    value = x.local if kwargs.get("dtype") is None else x.local.to(kwargs["dtype"])
-    found = summed(value.sum(dims, keepdim=keepdim), x.domain)
+    found = summed(kept.sum(dims, keepdim=keepdim), x.domain)
     return found / prod(x.shape[d] for d in dims) if name == "mean" else found
 
 
 @handles("var", "std", "var_mean", "std_mean")
-def _spread(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
+def _spread(
+    func: Any, x: ShardTensor, dim: Any = None, *flags: Any, keepdim: bool = False, correction: Any = 1,
+    unbiased: bool | None = None,
+) -> Any:  # fmt: skip
     name = func.__name__
-    plain = [a for a in args if not isinstance(a, bool)]
-    flags = [a for a in args if isinstance(a, bool)]
-    if flags:
+    if flags or isinstance(dim, bool):
         raise refusal(name, [x], "give unbiased= and keepdim= by name")
-    dim = plain[0] if plain else kwargs.get("dim")
-    keepdim, dims = kwargs.get("keepdim", False), _dims(x, dim)
-    correction = kwargs.get("correction", 1)
-    if "unbiased" in kwargs:
-        correction = int(kwargs["unbiased"])
+    dims, correction = _dims(x, dim), correction if unbiased is None else int(unbiased)
     if x.axis not in dims:
         found = getattr(torch, name)(x.local, dims, correction=correction, keepdim=keepdim)
         at = _kept(x, dims, keepdim)

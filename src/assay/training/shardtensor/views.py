@@ -139,11 +139,9 @@ def _repeat_interleave(func: Any, x: ShardTensor, repeats: Any, dim: int | None 
 @handles("flip")
 def _flip(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
     given = [d % x.ndim for d in _listed(dims or tuple(kwargs.values()))]
-    if x.axis not in given:
-        return like(x, x.local.flip(given))
-    length = x.shape[x.axis]
-    want = [(length - stop, length - start) for start, stop in ranges(x.sizes)]
-    return like(x, fetched(x, want).flip(given))
+    if x.axis in given:
+        raise refusal("flip", [x], ALONG)
+    return like(x, x.local.flip(given))
 
 
 @handles("roll")
