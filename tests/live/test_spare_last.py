@@ -234,3 +234,52 @@ def test_what_a_dead_engine_never_had_goes_to_the_last_one():
         await b.stop()
 
     run(test())
+
+
+def test_an_engine_that_listens_no_more_and_still_answers_may_finish_what_the_last_one_would_not_get():
+    async def test():
+        a, b = await frail(2)
+        async with Running(settings([a, b], **KEPT)) as running:
+            await until(lambda: all_up(running))
+            asking = await others(running, [a, b], 4)
+            b.go_on()
+            for listener in a.server._listeners:
+                listener.close()
+            for n in range(2):  # the first that is to open a connection there finds out
+                assert (await ask(running.port, "POST", CHAT, chat(f"more {n}")))[1]["x-assay-engine"] == "e1"
+            assert running.gateway.fleet.engines[0].state == "down"
+            a.go_on()
+            assert [(await task)[0] for task in asking] == [200] * 4
+        await stopped([a, b])
+
+    run(test())
+
+
+def test_who_may_go_to_one_engine_only_goes_when_another_one_is_found_to_bear_what_it_has():
+    async def test():
+        a, b, c = made = await frail(3)
+        async with Running(settings(made, **KEPT | {"wait": 600.0})) as running:
+            await until(lambda: all_up(running))
+            first, second, third = running.gateway.fleet.engines
+            first.room = second.room = 0
+
+            def full(exchange):
+                first.room, third.room = first.limit, 0
+                exchange.refuse(429, "no room")
+
+            a.holds, c.behave = True, full
+            late = asyncio.create_task(ask(running.port, "POST", CHAT, chat("late")))
+            await until(lambda: a.held)
+            other = asyncio.create_task(ask(running.port, "POST", CHAT, chat("other")))
+            await until(lambda: len(a.held) == 2)
+            c.holds, c.behave, third.room = True, c.bear, third.limit
+            a.die()
+            await until(lambda: c.held)
+            second.room = second.limit
+            assert running.gateway.placing.waiting == 1 and not b.asked
+            c.go_on()
+            assert (await other)[1]["x-assay-engine"] == "e2" and (await late)[1]["x-assay-engine"] == "e1"
+            await until(lambda: balanced(running))
+        await stopped(made)
+
+    run(test())
