@@ -100,14 +100,14 @@ class _Ring(torch.autograd.Function):
         causal, scale, sizes, domain = ctx.plan
         by_q, *sums = (torch.zeros_like(t, dtype=lse.dtype) for t in (q, k, v))
         rounds = Rounds([k, v], (2, 2), sizes, domain)
-        for whose, at, block in rounds:
+        for whose, at, (some, values) in rounds:
             if at[0] < at[1] and not (causal and whose > domain.rank):
                 for part in _rows(q, v):
                     first = part.start if causal and whose == domain.rank else None
-                    mine = (x[:, :, part] for x in (out, lse))
-                    change = owed(gradient[:, :, part], q[:, :, part], *block, *mine, first, scale)
-                    for total, some in zip((by_q[:, :, part], *sums), change, strict=True):
-                        total.add_(some)
+                    slope, asked, seen_by, weight = (x[:, :, part] for x in (gradient, q, out, lse))
+                    changes = owed(slope, asked, some, values, seen_by, weight, first, scale)
+                    for total, change in zip((by_q[:, :, part], *sums), changes, strict=True):
+                        total.add_(change)
             sums = rounds.onward(sums, whose)
         return by_q.to(q.dtype), sums[0].to(k.dtype), sums[1].to(v.dtype), None
 

@@ -32,7 +32,7 @@ from assay.training.shardtensor.shards import (
     refusal,
     replicated,
 )  # fmt: skip
-from assay.training.shardtensor.views import joined_along
+from assay.training.shardtensor.views import joined_along, sliced
 
 
 def _each(value: Any, n: int) -> list[int]:
@@ -296,10 +296,10 @@ def _pad(func: Any, x: ShardTensor, pad: Any, mode: str = "constant", value: flo
     if 2 * behind < len(sides):
         sides[2 * behind : 2 * behind + 2] = [0, 0]
     length = x.shape[x.axis]
-    middle: ShardTensor = x[(slice(None),) * x.axis + (slice(max(-low, 0), length - max(-high, 0)),)]
+    middle = sliced(x, max(-low, 0), length - max(-high, 0))
     if mode == "constant":
         shapes = ([*x.shape[: x.axis], max(n, 0), *x.shape[x.axis + 1 :]] for n in (low, high))
-        edges = [x.local.new_full(shape, value or 0) for shape in shapes]
+        edges: list[Tensor] = [x.local.new_full(shape, value or 0) for shape in shapes]
     elif mode in ("reflect", "replicate", "circular") and min(low, high) >= 0:
         near, far = {
             "reflect": ((1, low + 1), (length - 1 - high, length - 1)), "replicate": ((0, 1), (length - 1, length)),
