@@ -97,13 +97,6 @@ class _Root(torch.autograd.Function):
         return torch.where(root == 0, 0, gradient / (2 * root))
 
 
-def _beyond(kind: torch.dtype, which: str) -> float:
-    """What any number is larger than (or smaller, for a `min`), or as large as."""
-    if kind.is_floating_point:
-        return -torch.inf if which == "max" else torch.inf
-    return torch.iinfo(kind).min if which == "max" else torch.iinfo(kind).max
-
-
 class _Extreme(torch.autograd.Function):
     """The largest (or smallest) over the ranks; its gradient is shared by all that are as large, as torch does.
 
@@ -116,7 +109,9 @@ class _Extreme(torch.autograd.Function):
         if local.numel():
             found = getattr(local, f"a{which}")(dims, keepdim=True)
         else:
-            found = local.new_full(shape, _beyond(local.dtype, which))
+            whole = None if local.is_floating_point() else torch.iinfo(local.dtype)
+            low, high = (whole.min, whole.max) if whole else (-torch.inf, torch.inf)
+            found = local.new_full(shape, low if which == "max" else high)
         found = domain.all_reduce(found, which)
         ctx.plan = dims, domain, absent
         ctx.save_for_backward(local, found)

@@ -29,32 +29,11 @@ def _listed(values: Any) -> list[int]:
     return list(values[0]) if len(values) == 1 and not isinstance(values[0], int) else list(values)
 
 
-@handles("permute")
-def _permute(func: Any, x: ShardTensor, *dims: Any, **kwargs: Any) -> ShardTensor:
-    return permuted(x, [d % x.ndim for d in _listed(dims or (kwargs["dims"],))])
-
-
-def permuted(x: ShardTensor, order: list[int]) -> ShardTensor:
-    """Dimensions in another order, the cut one where it goes."""
+@handles("permute", "transpose", "swapaxes", "swapdims", "t", "movedim", "moveaxis")
+def _permute(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> ShardTensor:
+    numbered = torch.empty(tuple(range(1, x.ndim + 1)), device="meta")  # each dimension as long as its number
+    order = [n - 1 for n in func(numbered, *args, **kwargs).shape]
     return like(x, x.local.permute(order), order.index(x.axis))
-
-
-@handles("transpose", "swapaxes", "swapdims")
-def _transpose(func: Any, x: ShardTensor, dim0: int, dim1: int) -> ShardTensor:
-    order = list(range(x.ndim))
-    order[dim0], order[dim1] = order[dim1], order[dim0]
-    return permuted(x, order)
-
-
-@handles("t")
-def _t(func: Any, x: ShardTensor) -> ShardTensor:
-    return _transpose(func, x, 0, 1) if x.ndim == 2 else x
-
-
-@handles("movedim", "moveaxis")
-def _movedim(func: Any, x: ShardTensor, source: Any, destination: Any) -> ShardTensor:
-    order = torch.empty(tuple(range(1, x.ndim + 1)), device="meta").movedim(source, destination).shape
-    return permuted(x, [n - 1 for n in order])
 
 
 @handles("reshape", "view", "_unsafe_view", "flatten", "unflatten", "view_as", "reshape_as")
