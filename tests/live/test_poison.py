@@ -182,6 +182,35 @@ def test_what_was_aboard_a_dead_engine_comes_to_the_others_one_by_one_so_that_th
     run(test())
 
 
+def test_what_came_last_to_a_dead_engine_comes_last_to_the_next_one_when_the_others_are_answered():
+    async def test():
+        a, b = await frail(2, fatal=True)
+        async with Running(settings([a, b], policy="round-robin", **RARELY)) as running:
+            await until(lambda: all_up(running))
+            second = running.gateway.fleet.engines[1]
+            second.room = 0
+
+            def bear(exchange):
+                second.room = second.limit  # only now: all of them are on the first
+                exchange._connection.transport.abort()  # nor is it the last to be cut off
+                a.bear(exchange)
+
+            asking = await others(running, [a], 12)
+            a.behave = bear
+            assert (await ask(running.port, "POST", CHAT, chat(POISON)))[0] == 502
+            assert [(await task)[0] for task in asking] == [200] * 12
+            assert (
+                a.dead
+                and b.dead
+                and [POISON.encode() in exchange.body for exchange in b.asked] == [False] * 12 + [True]
+            )
+            await until(lambda: balanced(running))
+        for engine in (a, b):
+            await engine.stop()
+
+    run(test())
+
+
 def test_slow_engines_take_over_more_and_more_of_what_a_dead_one_had():
     """Whoever waits to be cleared by an answer waits long where answers take long: good health counts as well."""
 

@@ -82,15 +82,11 @@ class Companion:
         if stale:
             self._upstream = self.engine.pool.ask(self, self._message, True)
             return
-        lost, spares = self._status == 0, gateway.settings.spare_last
+        lost = self._status == 0
         if lost or self._status >= 500:
             relay.blame(self.engine, why)
-            look = gateway.roster.look(self.engine) if lost or spares else None
-            if look is not None and spares:
-                look.add_done_callback(lambda _: self._lost(why, lost))
-                return
-        if lost:
-            self._lost(why)
+        if lost or (self._status >= 500 and gateway.settings.spare_last):
+            gateway.roster.when_known(self.engine, relay.placed, lambda: self._lost(why, lost))
         else:
             self._fail(why)
 

@@ -371,7 +371,7 @@ class Gateway:
 
     def _abandon(self, engine: Engine, why: str, which: Callable[[Relay], bool] = lambda relay: True) -> None:
         """It is known to be dead: ask others for what it has not begun."""
-        for relay in [relay for relay in self.relays if relay.engine is engine]:
+        for relay in sorted((relay for relay in self.relays if relay.engine is engine), key=lambda relay: relay.placed):
             if not relay.exchange.started and relay.upstream is not None and which(relay):
                 relay.abandon(why)
         for companion in [companion for companion in self.companions if companion.engine is engine]:

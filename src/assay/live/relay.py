@@ -194,12 +194,10 @@ class Relay:
         if status != FULL and self.engine is not None:
             self.blame(self.engine, why)
         self._drop_upstream()
-        engine, gateway = self.engine, self.gateway
-        look = gateway.roster.look(engine) if status != FULL and gateway.settings.spare_last else None
-        if look is None:
+        if status != FULL and self.engine is not None and self.gateway.settings.spare_last:
+            self._leave_when_known(self.engine, why, False)  # some say so before they die
+        else:
             self.retry(why)
-        else:  # some say so before they die
-            look.add_done_callback(lambda _: self._leave(engine, why, False))
 
     def blame(self, engine: Engine, why: str) -> None:
         """An engine failed it; whether that is the engine's fault shows when another one answers it."""
@@ -414,15 +412,17 @@ class Relay:
             return
         engine = self.engine
         self.blame(engine, why)
-        look = self.gateway.roster.look(engine)  # whether it is dead: of one that lives nothing else is taken away
         if self.exchange.started:
+            self.gateway.roster.look(engine)
             self.give_up(502, f"the engine failed in the middle of its answer: {why}")
-        elif look is not None and (self.stage == "prefill" or self.gateway.settings.spare_last):
-            # It was not asked what the client asked: one that lives may have failed with the hand-over itself.
-            lost = self.stage != "prefill"
-            look.add_done_callback(lambda _: self._leave(engine, why, lost))
         else:
-            self._leave(engine, why)
+            # It was not asked what the client asked: one that lives may have failed with the hand-over itself.
+            self._leave_when_known(engine, why, self.stage != "prefill")
+
+    def _leave_when_known(self, engine: Engine, why: str, lost: bool) -> None:
+        """Off an engine that failed, as soon as it is known whether that is dead: one that lives keeps all else."""
+        self.due = self.deadline
+        self.gateway.roster.when_known(engine, self.placed, lambda: self._leave(engine, why, lost))
 
     def bereave(self, engine: Engine, lost: bool) -> None:
         """An engine failed with it aboard (`lost`), or died."""

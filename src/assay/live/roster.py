@@ -7,7 +7,8 @@ import contextlib
 import math
 import re
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -96,6 +97,7 @@ class Roster:
         self._gateway = gateway
         self._tasks: dict[Engine, asyncio.Task[None]] = {}
         self._looks: dict[Engine, asyncio.Task[bool]] = {}
+        self._leaving: dict[asyncio.Task[bool], list[tuple[float, Callable[[], None]]]] = {}
         self._subscribers: dict[Engine, Subscriber] = {}
         self._mirrors: dict[Engine, Mirror] = {}
         self._loaded: dict[Engine, signals.Reading] = {}
@@ -303,6 +305,25 @@ class Roster:
             task = self._looks[engine] = asyncio.get_running_loop().create_task(self._probe(engine))
             task.add_done_callback(lambda _: self._looks.pop(engine))
         return task
+
+    def when_known(self, engine: Engine, since: float, leave: Callable[[], None]) -> None:
+        """An engine failed what it has had `since` then: that leaves when it is known whether the engine is dead.
+
+        Many do where it is, and the one that came last is the likeliest to be what it died of: so the oldest go first,
+        and are answered before that takes the next engine.
+        """
+        look = self.look(engine)
+        if look is None:
+            leave()
+            return
+        if look not in self._leaving:
+            self._leaving[look] = []
+            look.add_done_callback(self._known)
+        self._leaving[look].append((since, leave))
+
+    def _known(self, look: asyncio.Task[bool]) -> None:
+        for _, leave in sorted(self._leaving.pop(look), key=itemgetter(0)):
+            leave()
 
     def _trusts(self, engine: Engine) -> None:
         """Its health is good, and it has had some requests for a while that others failed with: twice as many may come.
