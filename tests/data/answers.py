@@ -28,6 +28,12 @@ from tests.oracles import graph_programs as programs
 
 NODES, COLUMNS, CLASSES = 12, 4, 3
 two = st.integers(0, 1)
+PROGRAMS = ["components", "triangles", "pagerank", "bfs", "sssp", "labels"]
+
+
+def far(u: int, v: int) -> float:
+    """How long a road is."""
+    return 1.0 + (3 * u + 5 * v) % 7
 
 
 class Answers(RuleBasedStateMachine):
@@ -88,6 +94,7 @@ class Answers(RuleBasedStateMachine):
 
     def _write_edges(self) -> None:
         (self.home / "edges.txt").write_text("".join(f"{u:02d} {v:02d}\n" for u, v in self.edges))
+        (self.home / "roads.txt").write_text("".join(f"{u:02d} {v:02d} {far(u, v)}\n" for u, v in self.edges))
 
     @rule()
     def other_rows(self) -> None:
@@ -137,11 +144,13 @@ class Answers(RuleBasedStateMachine):
             found = np.load(folder / "edge_index.npy")
             assert Counter(found.ravel().tolist()).total() == 2 * k * len(rows) and found.max() < len(rows)
 
-    @rule(program=st.sampled_from(["components", "triangles", "pagerank"]), store=st.sampled_from(["", "0", "1"]))
+    @rule(program=st.sampled_from(PROGRAMS), store=st.sampled_from(["", "0", "1"]))
     def walk(self, program: str, store: str) -> None:
         """A program over the edges, perhaps through a store in which there was another one."""
         out = self.home / "values.csv"
-        words = [self.home / "edges.txt", "--workers", 1, "--cut", "hash", "--out", out]
+        file, root = self.home / ("roads.txt" if program == "sssp" else "edges.txt"), self.edges[0][0]
+        words = [file, "--workers", 1, "--cut", "hash", "--out", out]
+        words += ["--root", root] if program in ("bfs", "sssp") else []
         well = called(graph.commands[program], *words, *(["--store", self.home / f"graph{store}"] if store else []))
         self._wrote(well, "values.csv")
         if well:
@@ -155,6 +164,12 @@ class Answers(RuleBasedStateMachine):
                 assert sum(values) == programs.triangles(n, edges)
             elif program == "components":
                 assert values == [names[first] for first in programs.components(n, edges)]
+            elif program == "labels":
+                assert values == [names[first] for first in programs.labels(n, edges, 20)]
+            elif program in ("bfs", "sssp"):
+                long = [far(u, v) if program == "sssp" else 1.0 for u, v in self.edges]
+                right = programs.distances(n, edges, long, names.index(root))
+                assert values == [-1 if program == "bfs" and one == float("inf") else one for one in right]
             else:
                 assert np.allclose(values, programs.pagerank(n, edges, 0.85), atol=1e-5)
 

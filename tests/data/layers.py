@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -42,15 +43,20 @@ names = st.sampled_from(["a", "b", "m", "z"])
 two, any_ = st.integers(0, 1), st.integers(0, 3)
 
 
-def called(command: click.Command, *words: object) -> bool:
-    """Whether a command ended well; else it had one line to say."""
+def answered(command: click.Command, *words: object) -> dict[str, Any] | None:
+    """The answer of a command that ended well; else it had one line to say."""
     try:
         with command.make_context("x", list(map(str, words)), obj=lambda done, total: None) as context:
-            answer = command.invoke(context)
+            answer: dict[str, Any] = command.invoke(context)
     except (AssayError, OSError) as error:
         assert isinstance(error, AssayError) and "\n" not in str(error), repr(error)
-        return False
-    return not (isinstance(answer, dict) and answer.get("fails"))
+        return None
+    return None if answer.get("fails") else answer
+
+
+def called(command: click.Command, *words: object) -> bool:
+    """Whether a command ended well."""
+    return answered(command, *words) is not None
 
 
 def line(number: int) -> str:
@@ -75,8 +81,8 @@ def once(found: Sequence[int]) -> set[int]:
     return set(found)
 
 
-class Layers(RuleBasedStateMachine):
-    """Records by file, and what each layer has acknowledged of them."""
+class Folder(RuleBasedStateMachine):
+    """Records by file, and what is done to the files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,15 +94,11 @@ class Layers(RuleBasedStateMachine):
         self.packed: set[str] = set()
         self.named: set[str] = set()  # files under another name than their first
         self.edited: set[str] = set()  # files with old records in another order, or fewer
+        self.owners: dict[int, int] = {}  # of planes: who published there last
         self.numbers = 0
-        self.known: dict[str, set[int]] = {}  # by place: what was acknowledged
-        self.steps: dict[int, int] = {}  # of checkpoints, in the order in which they were saved
-        self.secrets: dict[str, bytes] = {}
 
     def teardown(self) -> None:
         shutil.rmtree(self.home)
-
-    # ------------------------------------------------------------------------------------------------ the folder
 
     def _fresh(self, count: int) -> list[int]:
         self.numbers += count
@@ -182,8 +184,26 @@ class Layers(RuleBasedStateMachine):
         (self.edited.discard if how == "other" else self.edited.add)(name)
         self._write(name)
 
+    def _named(self, store: int, name: int, publish: Callable[[str], bool]) -> bool:
+        """Publish under a name: of files with old records in another order, another name would make new ones."""
+        name = self.owners.get(store, name) if self.edited else name
+        well = publish(f"p{name}")
+        if well or store not in self.owners:
+            self.owners[store] = name
+        return well
+
     def _given(self) -> set[int]:
         return {one for records in self.files.values() for one in records}
+
+
+class Layers(Folder):
+    """What each layer has acknowledged of the records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str, set[int]] = {}  # by place: what was acknowledged
+        self.steps: dict[int, int] = {}  # of checkpoints, in the order in which they were saved
+        self.secrets: dict[str, bytes] = {}
 
     def _acknowledged(self, place: str, well: bool, found: Sequence[int]) -> None:
         """What is there now: each once, what was there before, and what was given if it ended well."""
@@ -194,8 +214,6 @@ class Layers(RuleBasedStateMachine):
             missing = self._given() - there
             assert not missing, f"{place} ended well without {sorted(missing)}"
         self.known[place] = there
-
-    # ------------------------------------------------------------------------------------------------ the commands
 
     @precondition(lambda self: self.files)
     @rule(out=two, index=two)
@@ -245,8 +263,10 @@ class Layers(RuleBasedStateMachine):
         assert any(well) or self._produced(store, names_[0], 3, "1/1") in (True, False)
 
     def _produced(self, store: int, name: int, batch: int, share: str) -> bool:
-        words = (self.home / f"plane{store}", self.texts, "--name", f"p{name}", "--batch", batch, "--part", share)
-        return called(plane.commands["produce"], *words)
+        words = (self.home / f"plane{store}", self.texts, "--batch", batch, "--part", share)
+        if share != "1/1":
+            return called(plane.commands["produce"], *words, "--name", f"p{name}")
+        return self._named(store, name, lambda own: called(plane.commands["produce"], *words, "--name", own))
 
     def _published(self, store: int, well: bool) -> None:
         try:
@@ -307,6 +327,25 @@ class Layers(RuleBasedStateMachine):
             found, far = again.search(vector(one), 1, 64)
             assert (found.tolist(), far[0, 0]) == (ids.tolist(), 0) and len(again) == len(self.known["vectors"])
 
+    @precondition(lambda self: "vectors" in self.known)
+    @rule(data=st.data(), compact=st.booleans())
+    def delete_and_bring_back_by_commands(self, data: st.DataObject, compact: bool) -> None:
+        """The same by one command each, perhaps with the index built anew in between."""
+        one, index = data.draw(st.sampled_from(sorted(self.known["vectors"]))), self.home / "vectors"
+        query, ids, out = self.home / "one.fvecs", self.home / "one.npy", self.home / "found.npy"
+        write_vectors(query, vector(one)[None])
+        assert called(vec.commands["search"], index, query, "-k", 1, "--breadth", 64, "--out", ids)
+        mine = int(np.load(ids)[0, 0])
+        assert called(vec.commands["delete"], index, mine)
+        if compact:
+            assert called(vec.commands["compact"], index)
+        assert called(vec.commands["search"], index, query, "-k", 1, "--breadth", 64, "--out", out)
+        assert np.load(out)[0, 0] != mine
+        assert called(vec.commands["insert"], index, query, "--ids", ids)
+        with VectorIndex(index) as again:
+            found, far = again.search(vector(one), 1, 64)
+            assert (int(found[0, 0]), far[0, 0], len(again)) == (mine, 0, len(self.known["vectors"]))
+
     @precondition(lambda self: self.files)
     @rule(which=any_, step=st.integers(0, 6), keep=st.sampled_from([None, 1, 2]))
     def checkpoint(self, which: int, step: int, keep: int | None) -> None:
@@ -343,7 +382,9 @@ class Layers(RuleBasedStateMachine):
         assert ck.restore(only="mark")["mark"].tolist() == [list(self.steps.values())[-1]]
         out = self.home / "restored.npz"
         assert called(ckpt.commands["restore"], self.home / "ckpts", "--only", "mark", "--out", out)
-        assert called(ckpt.commands["diff"], out, out) and called(ckpt.commands["inspect"], out)
+        again = self.home / "converted.npz"
+        assert called(ckpt.commands["convert"], out, again) and called(ckpt.commands["diff"], out, again)
+        assert called(ckpt.commands["inspect"], again) and called(ckpt.commands["verify"], self.home / "ckpts")
 
     @precondition(lambda self: self.files)
     @rule(which=any_, again=st.booleans())
@@ -359,6 +400,13 @@ class Layers(RuleBasedStateMachine):
         for one, content in self.secrets.items():
             assert called(vault.commands["get"], one, *common, "--out", self.home / "opened")
             assert (self.home / "opened").read_bytes() == content
+        listed = answered(vault.commands["ls"], *common)
+        assert listed and {row["path"] for row in listed["table"]} == set(self.secrets)
+        granted = (path.as_posix(), "--span", "0:9", "--out", self.home / "grant.json")
+        assert called(vault.commands["grant"], *granted, *common)
+        words = (self.home / "grant.json", "--store", store, "--out", self.home / "opened")
+        assert called(vault.commands["open"], *words) and called(vault.commands["audit"], "--store", store)
+        assert (self.home / "opened").read_bytes() == path.read_bytes()[:9]
         if not again:
             assert called(vault.commands["rm"], path.as_posix(), *common)
             del self.secrets[path.as_posix()]
