@@ -94,6 +94,7 @@ class Folder(RuleBasedStateMachine):
         self.packed: set[str] = set()
         self.named: set[str] = set()  # files under another name than their first
         self.edited: set[str] = set()  # files with old records in another order, or fewer
+        self.halves: dict[str, tuple[int, int]] = {}  # by file: a record of which so many bytes are written
         self.owners: dict[int, int] = {}  # of planes: who published there last
         self.numbers = 0
 
@@ -109,6 +110,9 @@ class Folder(RuleBasedStateMachine):
 
     def _write(self, name: str) -> None:
         content = "".join(line(one) + "\n" for one in self.files[name]).encode()
+        if name in self.halves:
+            half, length = self.halves[name]
+            content += line(half).encode()[:length]
         self._text(name).write_bytes(gzip.compress(content, 1) if name in self.packed else content)
         write_vectors(self.rows / f"{name}.fvecs", np.stack([vector(one) for one in self.files[name]]))
 
@@ -122,9 +126,26 @@ class Folder(RuleBasedStateMachine):
         """Any of the files."""
         return sorted(self.files)[which % len(self.files)]
 
+    def _ended(self, which: int) -> str:
+        """Any of the files, after its last line was ended."""
+        if (name := self._one(which)) in self.halves:
+            self.files[name].append(self.halves.pop(name)[0])
+            self._write(name)
+        return name
+
+    @precondition(lambda self: self.files)
+    @rule(which=any_, length=st.integers(1, 130))
+    def begin_a_line(self, which: int, length: int) -> None:
+        """Somebody is writing on: half of a record, or all of it but the end of its line."""
+        name = self._ended(which)
+        self.halves[name] = self._fresh(1)[0], length
+        self._write(name)
+
     @rule(name=names, count=st.integers(1, 9))
     def grow(self, name: str, count: int) -> None:
         """A new file, or a longer one."""
+        if name in self.halves:
+            self.files[name].append(self.halves.pop(name)[0])
         self.files[name] = self.files.get(name, []) + self._fresh(count)
         self._write(name)
 
@@ -132,7 +153,7 @@ class Folder(RuleBasedStateMachine):
     @rule(which=any_, new=names)
     def rename(self, which: int, new: str) -> None:
         """A file under another name, if that is free."""
-        old = self._one(which)
+        old = self._ended(which)
         if new not in self.files and old not in self.edited:  # both at once make a new file of it
             self.named = self.named - {old} | {new}
             self.files[new], text = self.files.pop(old), self._text(old)
@@ -145,7 +166,7 @@ class Folder(RuleBasedStateMachine):
     @rule(which=st.tuples(any_, any_))
     def swap(self, which: tuple[int, int]) -> None:
         """Two files that take each other's names."""
-        one, other = map(self._one, which)
+        one, other = map(self._ended, which)
         if self.edited & {one, other}:
             return
         self.named |= {one, other}
@@ -157,7 +178,7 @@ class Folder(RuleBasedStateMachine):
     @rule(which=any_)
     def pack(self, which: int) -> None:
         """Pack a file's text, or unpack it."""
-        name = self._one(which)
+        name = self._ended(which)
         if name in self.edited:  # its name changes, too
             return
         self._text(name).unlink()
@@ -169,7 +190,7 @@ class Folder(RuleBasedStateMachine):
     @rule(which=any_, how=st.sampled_from(["gone", "gone", "other", "backwards", "shorter"]))
     def damage(self, which: int, how: str) -> None:
         """A file that goes, has other records, or its own in another order, or fewer."""
-        name = self._one(which)
+        name = self._ended(which)
         if how == "gone":
             del self.files[name]
             self._text(name).unlink()

@@ -114,6 +114,11 @@ class Served(Folder):
         for store in (0, 1):
             self._look(store)
 
+    def _text(self, name: str) -> Path:
+        """Half of the files are no JSON by their names."""
+        path = super()._text(name)
+        return path.with_name(path.name.replace(".jsonl", ".txt")) if name < "c" else path
+
     # ------------------------------------------------------------------------------------------------ the plane
 
     def _look(self, store: int) -> set[int]:
@@ -241,7 +246,7 @@ class Served(Folder):
 
         What it may drop is there already, or nobody could tell what was in it.
         """
-        some = self._one(count)
+        some = self._one(count)  # what is begun of it is ended meanwhile
         step, steps = self.base[store], len(self.steps[store]) - self.base[store]
         rounds = Rounds()
 
