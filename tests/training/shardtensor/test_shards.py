@@ -86,6 +86,8 @@ def test_what_is_not_supported_is_named_and_never_gathered() -> None:
         (lambda: x.cumsum(2), "cumsum"),
         (lambda: x.argmax(2), "argmax"),
         (lambda: x.logsumexp(2), "logsumexp"),
+        (lambda: x.logsumexp((1, 2)), "logsumexp"),
+        (lambda: x.logsumexp(()), "logsumexp"),
         (lambda: torch.cdist(x, x), "cdist"),
         (lambda: torch.linalg.norm(x, 2, (2, 3)), "by its singular values"),
         (lambda: x[:, :, torch.tensor([0, 5])], "indexing"),

@@ -168,7 +168,7 @@ def along_another(func: Any, x: ShardTensor, *args: Any, **kwargs: Any) -> Any:
     name = func.__name__
     default = 1 if name in ("normalize", "cosine_similarity") else -1
     place = 1 if name in ("normalize", "cosine_similarity", "topk", "kthvalue") else 0
-    dim = kwargs.get("dim", args[place] if len(args) > place and isinstance(args[place], int) else default)
+    dim = kwargs.get("dim", args[place] if len(args) > place else default)
     others = [a for a in args if isinstance(a, Tensor)]
     if (
         not isinstance(dim, int)
