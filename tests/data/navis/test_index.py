@@ -165,7 +165,7 @@ def test_one_writes_and_others_read_meanwhile(tmp_path: Path) -> None:
 
 
 def test_threads_search_while_another_inserts(tmp_path: Path) -> None:
-    rows = rows_of(360)
+    rows = rows_of(260)
     wrong: list[int] = []
     with VectorIndex.build(tmp_path / "index", rows[:200], memory=1 << 15) as index:
         done = threading.Event()
@@ -181,7 +181,7 @@ def test_threads_search_while_another_inserts(tmp_path: Path) -> None:
         done.set()
         for thread in threads:
             thread.join()
-        assert wrong == [] and np.array_equal(index.search(rows, 1)[0][:, 0], np.arange(360))
+        assert wrong == [] and np.array_equal(index.search(rows, 1)[0][:, 0], np.arange(260))
 
 
 def test_a_page_changed_behind_the_index_is_told_and_not_used(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_edges_apart_from_vectors_halve_the_bytes_of_wide_vectors_at_the_same_re
 
 
 def test_edges_apart_from_vectors_spare_bytes_and_more_so_for_wide_vectors() -> None:
-    wide, short = counted(768, 300, 48), counted(32, 300, 48)
+    wide, short = counted(768, 160, 32), counted(32, 160, 32)
     assert wide["navis"]["kib"] < wide["packed"]["kib"]
     assert abs(wide["navis"]["recall"] - wide["packed"]["recall"]) <= 0.03
     assert short["navis"]["kib"] / short["packed"]["kib"] > wide["navis"]["kib"] / wide["packed"]["kib"]

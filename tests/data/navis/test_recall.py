@@ -59,7 +59,7 @@ def share(kind: Any, n: int, built: float, folder: Path) -> float:
 
 @pytest.mark.parametrize("kind", [clusters, texts, duplicates, drift])
 def test_nine_of_ten_and_a_half_are_found_at_defaults_on_each_kind_of_data(kind: Any, tmp_path: Path) -> None:
-    assert share(kind, 2000, 0.9, tmp_path) >= 0.95
+    assert share(kind, 800, 0.9, tmp_path) >= 0.95
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_an_entrance_that_hardly_moved_says_nothing_of_moving() -> None:
 
 
 def test_a_search_beside_insertions_is_measured_on_the_same_stream() -> None:
-    found = trials.trial(width=24, base=200, inserts=64, queries=16, every=False, seed=1)
+    found = trials.trial(width=24, base=120, inserts=32, queries=16, every=False, seed=1)
     assert list(found) == [trials.PACKED, trials.OURS]
     for row in found.values():
         assert row["searches_meanwhile"] > 0 and row["recall_meanwhile"] > 0.9 and row["recall"] > 0.9
