@@ -86,9 +86,6 @@ class Threaded(Port):
 
     def __init__(self, index: int, rooms: list[queue.Queue[Any]], on: Link) -> None:
         self.link, self.size, self.index, self.speeds, self._rooms = on, len(rooms), index, None, rooms
-        self.arbiters: dict[Any, Any] = {}
-        self.again, self._kept = None, (None, None)
-        self.rests = {}
         self.start()
 
     def send(self, message: Any) -> None:

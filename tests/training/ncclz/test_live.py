@@ -19,14 +19,14 @@ from assay.cli.compare import command  # noqa: E402
 from assay.sim import gloo_ranks  # noqa: E402
 from assay.sim.ranks import Rank, Ranks  # noqa: E402
 from assay.sim.scratch import scratch  # noqa: E402
-from assay.training.ncclz import Compression, ddp_job, fields, hook, link, race_job, rivals  # noqa: E402
+from assay.training.ncclz import Compression, Port, ddp_job, fields, hook, link, race_job, rivals  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SHAPED = link("1gbit", shaped=True)
 
 
 def test_a_real_ring_sums_gathers_and_counts_every_second_of_the_wire() -> None:
-    methods = ("plain", "ncclz always", "ncclz always reversed", "packed sums", "recompress")
+    methods = ("plain", "ncclz", "packed sums", "recompress")
     count = 60_000
     races = [
         race_job.Race("smooth", 1e-3, SHAPED, methods, count, seed=3),
@@ -39,12 +39,28 @@ def test_a_real_ring_sums_gathers_and_counts_every_second_of_the_wire() -> None:
     for name in methods:
         assert summed[name]["same"]
         assert summed[name]["error"] <= 3e-3
-    assert summed["ncclz always"]["digest"] == summed["ncclz always reversed"]["digest"]
-    assert summed["packed sums"]["digest"] == summed["ncclz always"]["digest"]
     assert summed["packed sums"]["ratio"] > 3
     assert gathered["plain"]["error"] == 0
     assert gathered["ncclz"]["error"] <= 1e-3  # coded or not, as the machine's speed has it
     assert gathered["ncclz"]["same"]
+
+
+def _sent_before_any_is_read(rank: Rank, where: str) -> list[bool]:
+    large = np.arange(3 << 20, dtype=np.uint32).view(np.uint8)
+    with gloo_ranks.joined(rank, where) as dist:
+        port = Port(dist, SHAPED)
+        messages = [large, np.empty(0, np.uint8), np.array([rank.index], np.uint8), large]
+        for message in messages:
+            port.send(message)
+        found = [port.recv() for _ in messages]
+        port.flush()
+        messages[2] = np.array([(rank.index - 1) % 3], np.uint8)
+        return [np.array_equal(one, other) for one, other in zip(found, messages, strict=True)]
+
+
+def test_nobody_waits_for_ever_where_all_send_much_before_they_read() -> None:
+    with scratch() as where, Ranks(3, _sent_before_any_is_read, str(where), imports=race_job.IMPORTS) as ranks:
+        assert ranks.wait(240.0) == [[True] * 4] * 3
 
 
 def test_ddp_with_the_hook_keeps_ranks_alike_and_near_fp32() -> None:
@@ -125,23 +141,11 @@ def test_the_users_own_field_is_summed_by_every_method_and_bounds_hold() -> None
     assert found.exit_code == 0, found.output
     answer = json.loads(found.stdout)
     table = {row["method"]: row for row in answer["table"]}
-    assert set(table) == set(rivals.here())
+    assert set(table) == set(rivals.METHODS)
     for name in ("ncclz", "quantise only", "packed sums", "recompress"):
         assert table[name]["error"] <= table[name]["bound"] == pytest.approx(2e-4)
     assert table["ncclz"]["same"]
     assert "ncclz" in answer["why"]
-
-
-@pytest.mark.skipif("recompress sz3" not in rivals.here(), reason="SZ3 is not here: pip install 'assay[codecs]'")
-def test_sz3_keeps_its_bound() -> None:
-    x = fields.field("rough", 20_000, 0, 0)
-    assert np.abs(rivals.Sz3(1e-3).decode(rivals.Sz3(1e-3).encode(x)) - x).max() <= 1.001e-3
-
-
-@pytest.mark.skipif("recompress zfp" not in rivals.here(), reason="ZFP is not here: pip install 'assay[codecs]'")
-def test_zfp_keeps_its_bound() -> None:
-    x = fields.field("rough", 20_000, 0, 0)
-    assert np.abs(rivals.Zfp(1e-3).decode(rivals.Zfp(1e-3).encode(x)) - x).max() <= 1e-3
 
 
 def test_what_cannot_be_is_said_in_one_line(refused: Callable[..., str], tmp_path: Path) -> None:

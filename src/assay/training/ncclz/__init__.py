@@ -6,9 +6,9 @@ same bits. What is left for the hops is lossless, so each frame may take whichev
 blocks packed to their width, or Huffman's code, as a look at a few of its symbols says. Where a link carries floats
 sooner than they are coded, they travel as they are.
 
-The rings are real processes over sockets. Their links are shaped, and seconds are processor time plus modelled wire,
-which other work on the machine does not change; the wall's clock is beside it, and counts where the machine was idle.
-NCCL and GPUs are not at hand: what stands in for NCCL is the plain ring on the same links.
+The rings are real processes. Their links are shaped, and seconds are processor time plus modelled wire, which other
+work on the machine does not change; the wall's clock is beside it. NCCL and GPUs are not at hand: what stands in for
+NCCL is the plain ring on the same links.
 
 arXiv:2605.12396.
 
@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from assay.record import intervals
-from assay.record.measures import Measure, best, change, clocked, counted, not_here, ratio, rows
+from assay.record.measures import Measure, best, change, counted, not_here, ratio, rows
 from assay.record.types import Claim, Estimate, Evidence, Kind, NotMeasured
 from assay.sim.ranks import prepare
-from assay.training.ncclz import fields, quantise, rivals
+from assay.training.ncclz import rivals
 from assay.training.ncclz.arbiter import Arbiter as Arbiter
 from assay.training.ncclz.arbiter import Speeds as Speeds
 from assay.training.ncclz.coders import decode as decode
@@ -43,7 +43,6 @@ from assay.training.ncclz.collectives import all_reduce as all_reduce
 from assay.training.ncclz.collectives import all_reduce_levels as all_reduce_levels
 from assay.training.ncclz.ddp import Compression as Compression
 from assay.training.ncclz.ddp import hook as hook
-from assay.training.ncclz.floats import SLOW
 from assay.training.ncclz.floats import compress as compress
 from assay.training.ncclz.floats import decompress as decompress
 from assay.training.ncclz.links import Link as Link
@@ -61,21 +60,19 @@ use_when = "Links of a few Gb/s carry fields or gradients that bear a known erro
 avoid_when = "Links are quicker than the coders (some GB/s on one core), messages are small, or the sum must be exact."
 trust = (
     "Seconds are processor time of compiled code on one core and the wire of a shaped link; a GPU codes far quicker, "
-    "and its links are quicker, too. Handing messages to sockets is in the wall's clock only."
+    "and its links are quicker, too. Handing messages over is in the wall's clock only."
 )
 own_input = "assay compare ncclz --input examples/field.npy --links 1gbit --eps 1e-4"
 references = (
     "QSGD: Alistarh et al., NeurIPS 2017. Lorenzo's predictor on quantised values: cuSZ, PACT 2020.",
-    "gZCCL: ICS 2024; hZCCL: SC 2024; COCCL: quantised NCCL collectives. SZ3 by pysz, ZFP by zfpy.",
+    "gZCCL: ICS 2024; hZCCL: SC 2024; COCCL: quantised NCCL collectives.",
 )
 
 SLOWEST = ("plain", "ncclz", "quantise only", "packed sums", "recompress")
-FOUR = (*SLOWEST, "ncclz unpredicted", "ncclz reversed", "recompress reversed")
 FIELDS = (("smooth", 1e-3), ("smooth", 1e-4), ("sparse", 1e-3), ("rough", 1e-3), ("noise", 1e-3))
 SMALL = 2**14  # numbers of a message of 64 KiB
 BITS = 8  # of QSGD's levels
-ASKED = ("fp32", "ncclz qsgd8")  # hooks of the claim on losses
-ONLY_ASKED = ("seeds", "race", "beside")  # columns that say what was asked of a run
+ONLY_ASKED = ("seeds", "race")  # columns that say what was asked of a run
 WIDTH = 256  # of the language model whose gradients are summed: 4 MB
 
 
@@ -88,15 +85,14 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
     for one in seeds:
         race = partial(Race, count=count, seed=one)
         if ranks > 2:
-            races.append(race("smooth", 1e-3, slow, FOUR))
+            races.append(race("smooth", 1e-3, slow, SLOWEST))
             continue
         races.append(race("smooth", 1e-3, quick, ("plain", "ncclz", "packed sums")))
         races.append(race("smooth", 1e-3, slow, ("plain", "ncclz"), gather=True))
         for kind, eps in FIELDS:  # the smooth ones first: a field is drawn once for races that follow one another
-            some = tuple(rivals.here()) if (kind, eps) == FIELDS[0] else SLOWEST
+            some = tuple(rivals.METHODS) if (kind, eps) == FIELDS[0] else SLOWEST
             races.append(race(kind, eps, slow, some))
-        small = ("plain", "ncclz", "ncclz always")
-        races.append(Race("smooth", 1e-3, slow, small, count=SMALL, seed=one))
+        races.append(Race("smooth", 1e-3, slow, ("plain", "ncclz"), count=SMALL, seed=one))
     found = raced(races, ranks)
     return {
         f"{k} {name}": {
@@ -109,13 +105,11 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
     }  # fmt: skip
 
 
-def by_hook(ranks: int, steps: int, seeds: Sequence[int], beside: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Losses of a small language model trained with the hooks that a claim is about, and `beside` times with others."""
-    from assay.training.ncclz.ddp_job import HOOKS, trained
+def by_hook(ranks: int, steps: int, seeds: Sequence[int], seed: int) -> dict[str, dict[str, Any]]:
+    """Losses of a small language model trained with no hook and with NCCLZ's."""
+    from assay.training.ncclz.ddp_job import trained
 
-    others = [name for name in HOOKS if name not in ASKED]
-    found = _flat(seeds, trained(ranks, steps, seeds, ASKED), "hook")
-    return found | _flat(seeds[:beside], trained(ranks, steps, seeds[:beside], others), "hook")
+    return _flat(seeds, trained(ranks, steps, seeds), "hook")
 
 
 def by_gradient(ranks: int, width: int, bits: int, seeds: Sequence[int], seed: int) -> dict[str, dict[str, Any]]:
@@ -133,43 +127,23 @@ def _flat(seeds: Sequence[int], found: Sequence[Mapping[str, Any]], name: str) -
     }
 
 
-def chosen(count: int, seed: int) -> dict[str, Any]:
-    """On a link so slow that only bytes count: in how many frames the chosen coder is within 3 % of the best one."""
-    from assay.training.ncclz import coders
-
-    near = tried = 0
-    for kind, eps in FIELDS:
-        x = fields.field(kind, count, seed, 0)
-        on = quantise.grid(eps, 1.0)
-        for predict in (False, True):
-            for start in range(0, count, 1 << 15):
-                symbols = quantise.quantised(x[start : start + (1 << 15)], on, predict)
-                sizes = [len(coders.encode(symbols, coder)) for coder in range(3)]
-                near += sizes[SLOW.choose(symbols)] <= 1.03 * min(sizes)
-                tried += 1
-    return {"near": near, "frames": tried}
-
-
 def study(lab: Lab) -> dict[str, pl.DataFrame]:
-    """Fields on shaped links, gradients, training with hooks, and the arbiter's choices."""
+    """Fields on shaped links, gradients, and training with hooks."""
     from assay.training.ncclz.race_job import IMPORTS
 
-    prepare(IMPORTS)  # meanwhile this process looks at choices
+    prepare(IMPORTS)
     here = replace(lab, workers=0)  # workers may not start ranks
     once = here.with_seeds(quick=1, full=1)
     few = list(here.with_seeds(quick=3, full=10).seeds)
     count = lab.pick(quick=1 << 20, full=1 << 23)
     many = [{"ranks": ranks, "count": count, "seeds": few} for ranks in (2, 4)]
-    beside = lab.pick(quick=1, full=len(lab.seeds))
-    trains = [{"ranks": 2, "steps": lab.pick(quick=40, full=400), "seeds": list(lab.seeds), "beside": beside}]
+    trains = [{"ranks": 2, "steps": lab.pick(quick=40, full=400), "seeds": list(lab.seeds)}]
     sums = [{"ranks": 2, "width": lab.pick(quick=WIDTH, full=2 * WIDTH), "bits": BITS, "seeds": few}]
     lab.used.update(lab.seeds)
-    choices = here.with_seeds(quick=2, full=10).run(chosen, [{"count": 1 << 18}])
     tables = {
         "links": once.run(by_link, many, per="race"),
         "gradients": once.run(by_gradient, sums, per="race"),
         "hooks": once.run(by_hook, trains, per="race"),
-        "choices": choices,
     }
     lab.cases.update(("kind", "eps", "gbit", "collective", "size", "method", "hook", "bytes"))
     lab.cases.difference_update(ONLY_ASKED)  # rows say themselves whose seed's they are
@@ -210,13 +184,6 @@ def _within(table: pl.DataFrame) -> Estimate:
     return counted(sum(held) / len(held), len(held))
 
 
-def _ordered(table: pl.DataFrame) -> Estimate:
-    """The share of seeds in which the ring's other direction gives the same bits."""
-    where = {"experiment": "links", "ranks": 4}
-    one, other = (rows(table, where | {"method": name})["digest"] for name in ("ncclz", "ncclz reversed"))
-    return counted(float((one == other).mean()), len(one))  # type: ignore[arg-type]
-
-
 def _spreads(hook_name: str) -> Measure:
     """How far the loss is from fp32's, in standard deviations of fp32's between seeds."""
 
@@ -228,11 +195,6 @@ def _spreads(hook_name: str) -> Measure:
         return replace(found, value=abs(found.value), low=0.0, high=max(abs(found.low), abs(found.high)))
 
     return measure
-
-
-def _near(table: pl.DataFrame) -> Estimate:
-    found = rows(table, {"experiment": "choices"})
-    return counted(float(found["near"].sum()) / float(found["frames"].sum()), int(found["frames"].sum()))
 
 
 _small = {"experiment": "links", "size": "small", "ranks": 2, "collective": "all-reduce"}
@@ -257,19 +219,6 @@ claims = [
         asks="Sums are within n eps of the exact ones (gathered numbers within eps), alike on all ranks.",
     ),
     Claim(
-        "order", _ordered, kind=Kind.EVERY, evidence=Evidence.REAL,
-        asks="A ring of four ranks in the other direction gives the same bits.",
-    ),
-    Claim(
-        "smooth", clocked(_sped("plain", "smooth", 1e-3), experiment="links", ranks=2), kind=Kind.AT_LEAST, value=3.0,
-        unit="ratio",
-        asks="At 1 Gb/s a sum of smooth fields is three times as quick as the plain ring, by processor time and wire.",
-    ),
-    Claim(
-        "wall", clocked(_sped("plain", "smooth", 1e-3, "wall"), experiment="links", ranks=2), kind=Kind.AT_LEAST,
-        value=3.0, unit="ratio", evidence=Evidence.REAL, asks="And three times as quick by the wall's clock.",
-    ),
-    Claim(
         "earlier", _quickest, kind=Kind.RATIO, toward="up",
         asks="NCCLZ is quicker than the quickest of the earlier ways, given the same compiled coders, on every field.",
     ),
@@ -277,14 +226,6 @@ claims = [
         "loss", _spreads("ncclz qsgd8"), kind=Kind.AT_MOST, value=1.0, unit="spreads", evidence=Evidence.REAL,
         asks="Trained with QSGD's levels of 8 bits, a small language model's loss is within one standard deviation of "
         "fp32's between seeds.",
-    ),
-    Claim(
-        "choice", _near, kind=Kind.AT_LEAST, value=0.95, unit="share", evidence=Evidence.REAL,
-        asks="Where only bytes count, the chosen coder is within 3 % of the best one in 95 % of frames.",
-    ),
-    Claim(
-        "small-gain", ratio("seconds", of={"method": "plain"}, to={"method": "ncclz always"}, **_small),
-        kind=Kind.RATIO, toward="up", asks="Coding would pay for messages of 64 KiB, too, at 1 Gb/s.",
     ),
 ]  # fmt: skip
 

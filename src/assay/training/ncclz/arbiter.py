@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,16 +91,13 @@ def estimate(symbols: NDArray[np.int32]) -> NDArray[np.float64]:
 class Arbiter:
     """Chooses for a link of so many bytes a second, where about so many `frames` follow one another.
 
-    `hops` is how often a rank sends each symbol; `latency` the seconds of a message, `frame` its symbols, `word` the
-    bytes of a number that is not coded.
+    `hops` is how often a rank sends each symbol, `word` the bytes of a number that is not coded.
     """
 
     bandwidth: float
     speeds: Speeds
     frames: int = 4
     hops: float = 1.0
-    latency: float = 0.0
-    frame: int = 1 << 17
     word: int = 4
 
     def choose(self, symbols: NDArray[np.int32]) -> int:
@@ -119,20 +116,11 @@ class Arbiter:
         """Seconds of a frame among others: the longer of both, and its share of the pipe's filling."""
         return float(max(wire, coding) + min(wire, coding) / self.frames)
 
-    @cached_property
+    @property
     def hopeless(self) -> bool:
         """Whether raw floats would be there before frames of no length at all were coded, or not long after."""
-        return SURE * self._coded(0.0, self.speeds.fixed) > self.hops * self.word / self.bandwidth
-
-    def gains(self, bits: float, coding: float, count: int, ranks: int) -> bool:
-        """Whether coded frames of so many bits and seconds a symbol surely beat raw floats, agreement included."""
-        agreed = (ranks - 1) * self.latency
-        return SURE * (count * self._coded(bits, coding) + agreed) < count * self.hops * self.word / self.bandwidth
-
-    def _coded(self, bits: float, coding: float) -> float:
-        """Seconds a symbol: frames are messages of their own, which the plain way need not send."""
-        wire, busy = self.hops * bits / 8 / self.bandwidth, self.speeds.interface + self.hops * coding
-        return self.piped(wire, busy) + self.hops * self.latency / self.frame
+        coding = self.speeds.interface + self.hops * self.speeds.fixed
+        return SURE * coding > self.hops * self.word / self.bandwidth
 
 
 @cache

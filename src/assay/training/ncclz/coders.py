@@ -179,41 +179,27 @@ def lengths(counts, out):  # type: ignore[no-untyped-def]
     used = np.flatnonzero(counts)
     n = len(used)
     out[:] = 0
-    if n == 0:
-        return
-    if n == 1:
-        out[used[0]] = 1
+    if n < 2:
+        out[used] = 1
         return
     used = used[np.argsort(counts[used], kind="mergesort")]
-    a = counts[used].copy()  # Moffat and Katajainen: in place, rising counts become falling lengths
-    a[0] += a[1]
-    root, leaf = 0, 2
-    for node in range(1, n - 1):
-        if leaf >= n or a[root] < a[leaf]:
-            a[node], a[root] = a[root], node
-            root += 1
-        else:
-            a[node] = a[leaf]
-            leaf += 1
-        if leaf >= n or (root < node and a[root] < a[leaf]):
-            a[node] += a[root]
-            a[root] = node
-            root += 1
-        else:
-            a[node] += a[leaf]
-            leaf += 1
-    a[n - 2] = 0
-    for node in range(n - 3, -1, -1):
-        a[node] = a[a[node]] + 1
-    of_length = np.zeros(64, np.int64)
-    open_, taken, depth, root, left = 1, 0, 0, n - 2, n
-    while open_ > 0:
-        while root >= 0 and a[root] == depth:
-            taken += 1
-            root -= 1
-        of_length[min(depth, 63)] += open_ - taken
-        left -= open_ - taken
-        open_, taken, depth = 2 * taken, 0, depth + 1
+    weights, parents = np.empty(2 * n - 1, np.int64), np.zeros(2 * n - 1, np.int64)
+    weights[:n] = counts[used]
+    leaf, inner = 0, n  # the rarest that have no parent yet; inner nodes come to be in the order of their weights
+    for node in range(n, 2 * n - 1):
+        weights[node] = 0
+        for _ in range(2):
+            if leaf < n and (inner == node or weights[leaf] <= weights[inner]):
+                child, leaf = leaf, leaf + 1
+            else:
+                child, inner = inner, inner + 1
+            weights[node] += weights[child]
+            parents[child] = node
+    depths, of_length = np.zeros(2 * n - 1, np.int64), np.zeros(64, np.int64)
+    for node in range(2 * n - 3, -1, -1):
+        depths[node] = depths[parents[node]] + 1
+        if node < n:
+            of_length[min(depths[node], 63)] += 1
     _shorten(of_length)
     k = 0
     for length in range(LIMIT, 0, -1):  # the rarest get the longest

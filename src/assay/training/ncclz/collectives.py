@@ -18,16 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.training.ncclz import coders, floats, quantise
-from assay.training.ncclz.arbiter import Arbiter, Speeds, measured
+from assay.training.ncclz.arbiter import Arbiter, Speeds, estimate, measured
 from assay.training.ncclz.links import Port
 
 Floats = quantise.Floats
 Bytes = NDArray[np.uint8]
 FRAME = 1 << 17  # symbols: one of NCCL's slots of 512 KiB
 SMALL = 1 << 16  # bytes of a message that is not worth a look
-KINDS = 256  # of sums whose rest is remembered
-RESTS = 15  # sums of a size that go plainly after one that was not worth coding: a look at them costs, too
-LONGEST = 255  # of them, as looks go on in vain and rests double
 FEW = 8  # one outlier in so many numbers, and nothing is coded
 PIECES = 4, 4096  # of a message that are looked at: 64 KiB
 ASKED = struct.Struct("<?3xIqdI")  # what a rank is about to do: refused, numbers, their bytes, bound, what and how
@@ -59,6 +56,16 @@ class Plain:
         return message.view(self.kind)
 
 
+@dataclass(frozen=True)
+class Report:
+    """What a collective did: whether it coded, how many frames by which coder, how it predicted, what was exempt."""
+
+    coded: bool
+    frames: tuple[int, ...] = (0, 0, 0)
+    predict: bool = False
+    outliers: int = 0
+
+
 @dataclass
 class Coded:
     """Whole numbers by the coder that the arbiter chooses for every frame, or always by one; counts what it chose."""
@@ -78,18 +85,9 @@ class Coded:
         """Whatever the sender chose."""
         return coders.decode(message)
 
-
-@dataclass(frozen=True)
-class Report:
-    """What a collective did: whether it coded, how many frames by which coder, how it predicted, what was exempt."""
-
-    coded: bool
-    frames: tuple[int, int, int] = (0, 0, 0)
-    predict: bool = False
-    outliers: int = 0
-
-
-LEFT_ALONE = Report(coded=False)
+    def report(self, predict: bool = False, outliers: int = 0) -> Report:
+        """What became of the frames."""
+        return Report(True, tuple(self.frames), predict, outliers)
 
 
 def cut(count: int, parts: int) -> list[list[tuple[int, int]]]:
@@ -136,19 +134,15 @@ def put(out: NDArray[Any], a: int, b: int, frame: Any) -> None:
     out[a:b] = frame
 
 
-def plain(port: Port, x: Floats, add: Callable[..., Any] = np.add, out: Floats | None = None) -> Floats:
-    """The ring on floats; where the link is not shaped, gloo's own all-reduce. `out` may be `x` itself."""
-    if out is None:
-        out = np.empty_like(x)
-    gloo = not port.link.shaped and add is np.add
-    if out is not x and (gloo or port.size == 1):
-        out[:] = x
-    if port.size == 1:
-        return out
-    if gloo:
-        port.dist.all_reduce(port.tensor(out), group=port.group)
-        return out
-    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), Plain(x.dtype), add)
+def plain(port: Port, x: Floats, add: Callable[..., Any] = np.add) -> Floats:
+    """The ring on floats; where the link is not shaped, gloo's own all-reduce."""
+    out = x.copy()
+    if port.size > 1 and not port.link.shaped and add is np.add:
+        import torch
+
+        port.dist.all_reduce(torch.from_numpy(out), group=port.group)
+    elif port.size > 1:
+        reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), Plain(x.dtype), add)
     return out
 
 
@@ -165,49 +159,47 @@ class Choices:
 CHOOSE = Choices()
 
 
-def all_reduce(
-    port: Port, x: Any, eps: float | None, choices: Choices = CHOOSE, out: Floats | None = None
-) -> tuple[Floats, Report]:
+def all_reduce(port: Port, x: Any, eps: float | None, choices: Choices = CHOOSE) -> tuple[Floats, Report]:
     """The sum over all ranks, off by at most n eps; exactly the plain ring's where eps is None.
 
     Numbers are float32 or float64, and their sum is. Where outliers come in, the sum's own rounding is added to the
-    bound. `out` takes the sum, a new array where it is left out; `out=x` sums in place, and what is not coded is then
-    nothing but the plain sum.
+    bound.
 
     Raises:
         ValueError: on every rank, whichever it was: an eps that is no positive number, ranks of different sizes, kinds,
-            bounds or choices, over 512 of them, numbers that are no floats, or an `out` that does not fit x.
+            bounds or choices, over 512 of them, or numbers that are no floats.
     """
-    flat, wrong = x, ""
+    x, wrong = _row(x)
+    _alike(port, "a sum", x, eps, choices, wrong)
+    arbiter = arbiter_for(port, len(x), choices, x.itemsize)
+    if eps is None or _left_alone(port, x, arbiter, choices):
+        return plain(port, x), Report(coded=False)
+    peak, exempt, smaller = _agreed(port, x, eps)
+    predict = smaller if choices.predict is None else choices.predict
+    if exempt * FEW > len(x):
+        return plain(port, x), Report(coded=False, outliers=exempt)
+    on, coder = quantise.grid(eps, peak, x.itemsize), Coded(arbiter, choices.coder)
+    total = np.empty_like(x)
+    reduce_ring(
+        port, len(x), lambda a, b: quantise.quantised(x[a:b], on, predict),
+        lambda a, b, codes: quantise.restored(codes, on.step, predict, total[a:b]), coder,
+    )  # fmt: skip
+    if exempt:
+        quantise.add_outliers(port.gather(quantise.outliers(x, on.most)), total)
+    return total, coder.report(predict, exempt)
+
+
+def _row(x: Any) -> tuple[Floats, str]:
+    """Numbers in one row; and what is wrong with them, which all ranks have to hear of."""
     try:
-        flat = x if out is x and isinstance(x, np.ndarray) else quantise.flat(x)
+        return quantise.flat(x), ""
     except ValueError as error:
-        flat, wrong = np.empty(0, np.float32), str(error)
-    if out is not None and not wrong:
-        wrong = _unfit(out, flat)
-    _alike(port, "a sum", flat, eps, choices, wrong)
-    arbiter = arbiter_for(port, len(flat), choices, flat.itemsize)
-    kind = len(flat), flat.itemsize, eps
-    idle = flat.nbytes <= SMALL or arbiter.hopeless or _rests(port, kind)
-    if eps is None or port.size == 1 or (idle and not choices.always):
-        return plain(port, flat, out=out), LEFT_ALONE
-    peak, exempt, bits, coding = _agreed(port, flat, eps, arbiter)
-    predict = bool(bits[1] < bits[0]) if choices.predict is None else choices.predict
-    gains = arbiter.gains(bits[int(predict)], coding[int(predict)], len(flat), port.size)
-    if exempt * FEW > len(flat) or not (gains or choices.always):
-        _rest(port, kind)
-        return plain(port, flat, out=out), Report(coded=False, outliers=exempt)
-    port.rests.pop(kind, None)
-    on = quantise.grid(eps, peak, flat.itemsize)
-    return _coded(port, flat, on, predict, exempt, Coded(arbiter, choices.coder), out)
+        return np.empty(0, np.float32), str(error)
 
 
-def _unfit(out: Any, x: Floats) -> str:
-    """What is wrong with where a sum shall go, if anything."""
-    if out.dtype == x.dtype and out.shape == (x.size,) and out.flags.c_contiguous and x.dtype in quantise.KINDS:
-        return ""
-    kind = x.dtype if x.dtype in quantise.KINDS else "float32 or float64"
-    return f"out is {out.dtype} of shape {out.shape}, should be one piece of {x.size} {kind}"
+def _left_alone(port: Port, x: Floats, arbiter: Arbiter, choices: Choices) -> bool:
+    """Whether numbers travel as they are, whatever is in them."""
+    return port.size == 1 or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless))
 
 
 def _alike(port: Port, what: str, x: Floats, eps: float | None, choices: Any, wrong: str = "") -> None:
@@ -221,7 +213,7 @@ def _alike(port: Port, what: str, x: Floats, eps: float | None, choices: Any, wr
         raise ValueError(f"{port.size} ranks, of which the sums of {quantise.MOST_RANKS} fit 32 bits")
     if port.size > 1:
         mine = ASKED.pack(bool(wrong), len(x), x.itemsize, eps or 0.0, zlib.crc32(repr((what, choices)).encode()))
-        each = [ASKED.unpack(row.tobytes()) for row in port.gather(np.frombuffer(mine, np.uint8))]
+        each = [ASKED.unpack(row.tobytes()) for row in port.gather(np.frombuffer(bytearray(mine), np.uint8))]
         others = [at for at, (refused, *_) in enumerate(each) if refused]
         if others and not wrong:
             wrong = f"the ring's rank {others[0]} has numbers or a bound that cannot be summed; its own error says why"
@@ -232,57 +224,11 @@ def _alike(port: Port, what: str, x: Floats, eps: float | None, choices: Any, wr
         raise ValueError(wrong)
 
 
-def left_alone(port: Port, count: int, choices: Choices = CHOOSE, word: int = 4) -> bool:
-    """Whether sums of so many numbers are gloo's own whatever is in them; all ranks know the same."""
-    if choices.always or port.link.shaped:
-        return False
-    return port.size == 1 or word * count <= SMALL or arbiter_for(port, count, choices, word).hopeless
-
-
-def _coded(
-    port: Port, x: Floats, on: quantise.Grid, predict: bool, exempt: int, coder: Coded, out: Floats | None
-) -> tuple[Floats, Report]:
-    """Summed as codes. A frame of x is read before its sum is there, so that both may be one memory."""
-    wild = quantise.outliers(x, on.most) if exempt else None
-    total = np.empty_like(x) if out is None else out
-    reduce_ring(
-        port, len(x), lambda a, b: quantise.quantised(x[a:b], on, predict),
-        lambda a, b, codes: quantise.restored(codes, on.step, predict, total[a:b]), coder,
-    )  # fmt: skip
-    if wild is not None:
-        quantise.add_outliers(port.gather(wild), total)
-    return total, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), predict, exempt)
-
-
-def _rests(port: Port, kind: tuple[int, int, float | None]) -> bool:
-    """Whether sums of this size were not worth coding a little while ago; all ranks know the same."""
-    left, whole = port.rests.get(kind, (0, 0))
-    if left:
-        port.rests[kind] = left - 1, whole
-    return left > 0
-
-
-def _rest(port: Port, kind: tuple[int, int, float | None]) -> None:
-    """Leave sums of this size alone for a while, twice as long as the last time."""
-    if len(port.rests) >= KINDS:  # as where every sum has a bound of its own
-        port.rests.clear()
-    _, last = port.rests.get(kind, (0, 0))
-    span = min(2 * last + 1, LONGEST) if last else RESTS
-    port.rests[kind] = span, span
-
-
 def arbiter_for(port: Port, count: int, choices: Choices = CHOOSE, word: int = 4) -> Arbiter:
     """What chooses coders for a message of so many numbers; the first call on a port is made by all ranks together."""
-    key = count, choices.speeds, word
-    if key not in port.arbiters:
-        if len(port.arbiters) >= KINDS:
-            port.arbiters.clear()
-        hops = max(1, 2 * (port.size - 1)) / port.size
-        frames = max(1, round(hops * count / FRAME))
-        speeds = choices.speeds or _speeds(port)
-        port.arbiters[key] = Arbiter(port.link.bandwidth, speeds, frames, hops, port.link.latency, FRAME, word)
-    found: Arbiter = port.arbiters[key]
-    return found
+    hops = max(1, 2 * (port.size - 1)) / port.size
+    frames = max(1, round(hops * count / FRAME))
+    return Arbiter(port.link.bandwidth, choices.speeds or _speeds(port), frames, hops, word)
 
 
 def _speeds(port: Port) -> Speeds:
@@ -296,30 +242,24 @@ def _speeds(port: Port) -> Speeds:
     return found
 
 
-def _agreed(port: Port, x: Floats, eps: float, arbiter: Arbiter) -> tuple[float, int, list[float], list[float]]:
+def _agreed(port: Port, x: Floats, eps: float) -> tuple[float, int, bool]:
     """One small message round the ring, so that all ranks go the same way.
 
-    The largest number and the most outliers of any rank; bits and seconds a symbol in the mean, without and with
-    differences.
+    The largest number and the most outliers of any rank; whether differences are fewer bytes, in the mean.
     """
     peak, exempt = quantise.surveyed(x, eps)
-    looks = [_look(x, quantise.grid(eps, peak, x.itemsize), predict, arbiter) for predict in (False, True)]
-    mine = np.array([peak, exempt, *looks[0], *looks[1]])
+    on = quantise.grid(eps, peak, x.itemsize)
+    mine = np.array([peak, exempt, _look(x, on, predict=True) - _look(x, on, predict=False)])
     rows = np.array([np.ascontiguousarray(row).view(np.float64) for row in port.gather(mine.view(np.uint8))])
-    mean = rows[:, 2:].mean(axis=0)
-    return float(rows[:, 0].max()), int(rows[:, 1].max()), [mean[0], mean[2]], [mean[1], mean[3]]
+    return float(rows[:, 0].max()), int(rows[:, 1].max()), bool(rows[:, 2].sum() < 0)
 
 
-def _look(x: Floats, on: quantise.Grid, predict: bool, arbiter: Arbiter) -> tuple[float, float]:
-    """Bits a symbol by the coder that would be chosen, and its seconds."""
+def _look(x: Floats, on: quantise.Grid, predict: bool) -> float:
+    """Bytes of a few pieces by the coder with fewest of them, as far as can be estimated."""
     pieces, size = PIECES
     starts = np.linspace(0, max(0, len(x) - size), pieces).astype(int)
-    codes = [quantise.quantised(x[start : start + size], on, predict)[1:] for start in starts]
-    symbols = np.concatenate(codes)
-    if not len(symbols):
-        return 32.0, 0.0
-    coder = arbiter.choose(symbols)
-    return float(8 * coders.encode(symbols, coder).size / len(symbols)), arbiter.speeds.coders[coder]
+    symbols = np.concatenate([quantise.quantised(x[start : start + size], on, predict)[1:] for start in starts])
+    return float(estimate(symbols).min())
 
 
 def all_reduce_levels(port: Port, x: Any, bits: int, key: int, choices: Choices = CHOOSE) -> tuple[Floats, Report]:
@@ -331,14 +271,10 @@ def all_reduce_levels(port: Port, x: Any, bits: int, key: int, choices: Choices 
     Raises:
         ValueError: on every rank, whichever it was: different sizes, kinds, bits or choices, or no floats.
     """
-    wrong = ""
-    try:
-        x = quantise.flat(x)
-    except ValueError as error:
-        x, wrong = np.empty(0, np.float32), str(error)
+    x, wrong = _row(x)
     _alike(port, f"levels of {bits} bits", x, None, choices, wrong)
     arbiter = arbiter_for(port, len(x), choices, x.itemsize)
-    if port.size == 1 or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless)):
+    if _left_alone(port, x, arbiter, choices):
         return plain(port, x), Report(coded=False)
     levels = 2 ** (bits - 1) - 1
     wild = quantise.outliers(x, quantise.infinite(x))
@@ -354,7 +290,7 @@ def all_reduce_levels(port: Port, x: Any, bits: int, key: int, choices: Choices 
     )  # fmt: skip
     if most:
         quantise.add_outliers(port.gather(wild), out)
-    return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), outliers=exempt)
+    return out, coder.report(outliers=exempt)
 
 
 def all_gather(port: Port, x: Any, eps: float | None, choices: Choices = CHOOSE) -> tuple[list[Floats], Report]:
@@ -366,11 +302,7 @@ def all_gather(port: Port, x: Any, eps: float | None, choices: Choices = CHOOSE)
     Raises:
         ValueError: an eps that is no positive number, or no floats, of any rank.
     """
-    wrong = ""
-    try:
-        x = quantise.flat(x)
-    except ValueError as error:
-        x, wrong = np.empty(0, np.float32), str(error)
+    x, wrong = _row(x)
     if eps is not None and not 0 < eps < np.inf:
         wrong = wrong or f"eps is {eps}, should be a positive number"
     mine = np.array([-1 if wrong else len(x), x.itemsize], np.int64).view(np.uint8)
@@ -379,7 +311,7 @@ def all_gather(port: Port, x: Any, eps: float | None, choices: Choices = CHOOSE)
     if others:
         raise ValueError(wrong or f"the ring's rank {others[0]} has numbers or a bound that cannot be gathered")
     arbiter = arbiter_for(port, len(x), choices, x.itemsize)
-    off = eps is None or (not choices.always and (x.nbytes <= SMALL or arbiter.hopeless))
+    off = eps is None or _left_alone(port, x, arbiter, choices)
     coder = Coded(arbiter, choices.coder)
     found = [np.empty(size, f"f{word}") for size, word in sizes]
     frames = [[(a, min(a + FRAME, size)) for a in range(0, size, FRAME)] for size, _ in sizes]
@@ -396,4 +328,4 @@ def all_gather(port: Port, x: Any, eps: float | None, choices: Choices = CHOOSE)
                 port.send(message)
             found[whose][a:b] = floats.decompress(message)
     port.flush()
-    return found, Report(not off, (coder.frames[0], coder.frames[1], coder.frames[2]))
+    return found, Report(coded=False) if off else coder.report()

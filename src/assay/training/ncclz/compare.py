@@ -53,16 +53,14 @@ def compare(
     if not 0 < bound < np.inf:
         raise BadInput(f"--eps {eps:g}{' of a range of 0' if relative and eps > 0 else ''}: should be above 0")
     data = np.stack([np.roll(x, rank * len(x) // ranks) for rank in range(ranks)])
-    race = Race("", bound, on, tuple(rivals.here()), len(x))
+    race = Race("", bound, on, tuple(rivals.METHODS), len(x))
     found = raced([race], ranks, data)[0]
     table = [_row(name, row) for name, row in found.items()]
     table.sort(key=lambda row: float(row["seconds"]))
-    missing = [f"{name} ({needed})" for name, needed in rivals.NEEDS.items() if name not in found]
     return {
         "field": {"numbers": len(x), "range": span, "finite": len(finite) / len(x), "eps": bound, "ranks": ranks,
                   "links": links},
         "table": table, "units": UNITS, "shown": SHOWN, "trust": ncclz.trust, "why": _why(found, table, on.bandwidth),
-        "missing": missing,
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from assay.record.errors import BadInput
 from assay.sim.random import key
-from assay.training.ncclz.collectives import Choices, all_reduce, all_reduce_levels, left_alone
+from assay.training.ncclz.collectives import Choices, all_reduce, all_reduce_levels
 from assay.training.ncclz.links import Link, Port, link, probed
 
 PLACES = 1024  # of buckets that are remembered
@@ -136,20 +136,14 @@ def hook(state, bucket, *sharded):  # type: ignore[no-untyped-def]
     drawn = key(state.seed, "ncclz", port.index, state.buckets)
     state.buckets += 1
     x = _floats(tensor.detach())
-    same = tensor.data_ptr() == x.ctypes.data and tensor.itemsize == x.itemsize
-    if same and left_alone(port, len(x), choices, x.itemsize):  # as torch does it, while the next ones are computed
-        sent = port.dist.all_reduce(tensor.div_(port.size), group=port.group, async_op=True)
-        return sent.get_future().then(lambda done: done.value()[0])
     port.start()
     if state.eps is not None:
-        total, report = all_reduce(port, x, state.eps, choices, out=x)
+        total, report = all_reduce(port, x, state.eps, choices)
     else:
         total, report = all_reduce_levels(port, x, state.bits, drawn, choices)
     state.coded += report.coded
     state.sent += port.sent
-    total /= port.size
-    if total is not x or not same:
-        tensor.copy_(torch.from_numpy(total).view_as(tensor))
+    tensor.copy_(torch.from_numpy(total / port.size).view_as(tensor))
     found: Any = torch.futures.Future()
     found.set_result(tensor)
     return found

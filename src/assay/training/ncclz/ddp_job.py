@@ -7,13 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from assay.sim import gloo_ranks, tiny_lm
-from assay.sim.ranks import Rank, Ranks
-from assay.sim.scratch import scratch
+from assay.sim.ranks import Rank
 from assay.training.ncclz.ddp import Compression, hook
-from assay.training.ncclz.race_job import IMPORTS, PATIENCE
+from assay.training.ncclz.race_job import PATIENCE, on_ranks
 
 CONTEXT, BATCH, RATE = 8, 32, 3e-3
-HOOKS = ("fp32", "ncclz qsgd8", "ncclz qsgd4", "ncclz eps", "fp16", "powersgd")
+HOOKS = ("fp32", "ncclz qsgd8")
 EPS = 1e-4
 
 
@@ -21,11 +20,7 @@ def trained(
     ranks: int, steps: int, seeds: Sequence[int], hooks: Sequence[str] = HOOKS
 ) -> list[dict[str, dict[str, Any]]]:
     """For every seed the held-out loss after so many steps with each hook, from the same start on the same batches."""
-    with (
-        scratch() as where,
-        Ranks(ranks, _work, str(where), steps, list(seeds), list(hooks), imports=IMPORTS) as running,
-    ):
-        found = running.wait(PATIENCE)
+    found = on_ranks(ranks, _work, steps, list(seeds), list(hooks))
     return [
         {name: row | {"same": all(one[k][name]["loss"] == row["loss"] for one in found)} for name, row in rows.items()}
         for k, rows in enumerate(found[0])
@@ -58,7 +53,10 @@ def _run(name: str, rank: Rank, steps: int, seed: int) -> dict[str, Any]:
         nn.Embedding(128, 32), nn.Flatten(), nn.Linear(32 * CONTEXT, 128), nn.GELU(), nn.Linear(128, 128)
     )
     model = DistributedDataParallel(inner)
-    state = _hooked(model, name, seed)
+    state = None
+    if name != "fp32":
+        state = Compression(eps=EPS if name == "ncclz eps" else None, links="1gbit", always=True, seed=seed)
+        model.register_comm_hook(state, hook)
     text, held = _pairs(seed), _pairs(seed + 2**32)[:2000]
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     random = torch.Generator().manual_seed(1000 * seed + rank.index)
@@ -73,19 +71,3 @@ def _run(name: str, rank: Rank, steps: int, seed: int) -> dict[str, Any]:
     count = sum(p.numel() for p in inner.parameters())
     coded = state.coded if state else 0
     return {"loss": final, "bytes": 4 * count * steps, "sent": state.sent if state else None, "coded": coded}
-
-
-def _hooked(model: Any, name: str, seed: int) -> Compression | None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-
-    if name.startswith("ncclz"):
-        bits, eps = (4 if name.endswith("4") else 8), (EPS if name.endswith("eps") else None)
-        state = Compression(bits, eps, links="1gbit", always=True, seed=seed)
-        model.register_comm_hook(state, hook)
-        return state
-    if name == "fp16":
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif name == "powersgd":
-        how = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=10)
-        model.register_comm_hook(how, powerSGD_hook.powerSGD_hook)
-    return None

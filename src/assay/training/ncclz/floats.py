@@ -5,7 +5,7 @@ What travels without being summed uses this, and what earlier libraries do at ev
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,6 @@ HEAD = 32
 SLOW = arbiter.Arbiter(1.0, arbiter.Speeds(0.0, 0.0, 0.0, 0.0))  # a link on which only bytes count
 
 
-class Frames(Protocol):
-    """What codes whole numbers."""
-
-    def encode(self, frame: Any, /) -> Bytes: ...  # noqa: D102
-
-
 class Smallest:
     """The coder with the fewest bytes."""
 
@@ -34,7 +28,7 @@ class Smallest:
         return coders.encode(frame, SLOW.choose(frame))
 
 
-def compress(x: Any, eps: float | None, coder: Frames | None = None) -> Bytes:
+def compress(x: Any, eps: float | None, coder: Any = None) -> Bytes:
     """Bytes of which :func:`decompress` makes numbers within eps; NaN, infinities and what eps is too small for stay.
 
     >>> x = np.array([1, 1.5, np.nan, -np.inf, 3e38, 1e-42], np.float32)
@@ -58,7 +52,7 @@ def compress(x: Any, eps: float | None, coder: Frames | None = None) -> Bytes:
     return np.concatenate([head.view(np.uint8), x.view(np.uint8)])
 
 
-def _coded(x: Floats, on: quantise.Grid, coder: Frames, exempt: int) -> Bytes:
+def _coded(x: Floats, on: quantise.Grid, coder: Any, exempt: int) -> Bytes:
     codes = quantise.quantised(x, on, predict=False)
     predict = len(x) > 1 and arbiter.estimate(differences := quantise.differences(codes)).min() < (
         arbiter.estimate(codes).min()

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.record.timing import Gauge
 from assay.sim import gloo_ranks
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 from assay.training.ncclz import fields, rivals
-from assay.training.ncclz.collectives import Choices, Report, all_reduce_levels, plain
+from assay.training.ncclz.collectives import Choices, Report, all_gather, all_reduce_levels, plain
 from assay.training.ncclz.links import Link, Port
 
 PATIENCE = 240.0
@@ -45,11 +44,9 @@ def raced(races: Sequence[Race], ranks: int, data: NDArray[np.float32] | None = 
     `seconds` are the ring's own (processor time and modelled wire), `wall` the clock's, of the slowest rank.
     """
     room = np.zeros((ranks, max(race.count for race in races)), np.float32) if data is None else data
-    with Gauge() as gauge:
-        found = on_ranks(ranks, _races, list(races), arrays={"data": room})
+    found = on_ranks(ranks, _races, list(races), arrays={"data": room})
     return [
-        {name: _row(race, [one[k][name] for one in found], gauge.free) for name in race.methods}
-        for k, race in enumerate(races)
+        {name: _row(race, [one[k][name] for one in found]) for name in race.methods} for k, race in enumerate(races)
     ]
 
 
@@ -59,14 +56,14 @@ def on_ranks(ranks: int, job: Callable[..., Any], *arguments: Any, arrays: Any =
         return running.wait(PATIENCE)
 
 
-def _row(race: Race, found: Sequence[Row], free: float) -> Row:
+def _row(race: Race, found: Sequence[Row]) -> Row:
     report, n = found[0]["report"], len(found)
     moved = (n - 1) * 4 * race.count * (n if race.gather else 2)
     return {key: max(one[key] for one in found) for key in ("seconds", "wall", "computed", "error")} | {
         "ratio": moved / max(1, sum(one["sent"] for one in found)), "bound": race.eps * (1 if race.gather else n),
-        "same": len({one["digest"] for one in found}) == 1, "digest": found[0]["digest"], "coded": report.coded,
+        "same": len({one["digest"] for one in found}) == 1, "coded": report.coded,
         "predict": report.predict, "raw": report.frames[0], "fixed": report.frames[1], "huffman": report.frames[2],
-        "outliers": report.outliers, "free_cores": free,
+        "outliers": report.outliers,
     }  # fmt: skip
 
 
@@ -86,11 +83,11 @@ def _race(rank: Rank, dist: Any, race: Race) -> dict[str, Row]:
     wild = np.flatnonzero(~np.isfinite(exact))
     found = {}
     for name in race.methods:
-        port = Port(dist, race.link, order=range(rank.size)[::-1] if name.endswith("reversed") else None)
+        port = Port(dist, race.link)
         for x in (mine[:WARM], mine):
             rank.meet(PATIENCE)
             port.start()
-            out, report = _performed(name.removesuffix(" reversed"), port, x, race)
+            out, report = _performed(name, port, x, race)
             seconds, wall = port.now(), port.wall()
         with np.errstate(invalid="ignore"):
             wrong = out - exact
@@ -112,7 +109,8 @@ def _field(kind: str, count: int, seed: int, rank: int) -> NDArray[np.float32]:
 
 def _performed(name: str, port: Port, x: NDArray[np.float32], race: Race) -> tuple[Any, Report]:
     if race.gather:
-        return rivals.gathered(port, x, race.eps if name == rivals.NCCLZ else None)
+        found, report = all_gather(port, x, race.eps if name == rivals.NCCLZ else None)
+        return np.concatenate(found), report
     return rivals.METHODS[name](port, x, race.eps)
 
 
@@ -120,7 +118,7 @@ def _performed(name: str, port: Port, x: NDArray[np.float32], race: Race) -> tup
 
 
 def gradients(ranks: int, width: int, bits: int, on: Link, seeds: Sequence[int]) -> list[dict[str, Row]]:
-    """Real gradients, summed plainly, by QSGD's levels through NCCLZ, and by the same levels only packed."""
+    """Real gradients, summed plainly and by QSGD's levels through NCCLZ."""
     found = on_ranks(ranks, _gradients, width, bits, on, list(seeds))
     keys = "seconds", "wall", "sent", "error", "bytes"
     return [
@@ -139,7 +137,6 @@ def _gradient(rank: Rank, port: Port, width: int, bits: int, seed: int) -> dict[
     jobs = {
         "plain": lambda x: plain(port, x),
         "qsgd": lambda x: all_reduce_levels(port, x, bits, key, Choices(always=True))[0],
-        "qsgd packed": lambda x: all_reduce_levels(port, x, bits, key, Choices(coder=1, always=True))[0],
     }
     found: dict[str, Row] = {}
     exact = whole

@@ -2,7 +2,7 @@
 
 Earlier libraries are their ideas, given this package's compiled coders: quantising without entropy coding (COCCL),
 sums of packed differences without decoding floats (hZCCL), and a whole compressor at every hop: decompress, add,
-compress (gZCCL), with NCCLZ's own choice of coders, with SZ3 or with ZFP.
+compress (gZCCL), with NCCLZ's own choice of coders.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from assay.training.ncclz.collectives import (
     Choices,
     Coded,
     Report,
-    all_gather,
     all_reduce,
     arbiter_for,
     plain,
@@ -39,7 +37,7 @@ class Recompressing:
     """Floats through a compressor at every hop."""
 
     eps: float
-    frames: floats.Frames
+    frames: Any  # what codes whole numbers
     lossless = False
 
     def encode(self, frame: Floats) -> Bytes:
@@ -49,51 +47,6 @@ class Recompressing:
     def decode(self, message: Bytes) -> Floats:
         """Decompress."""
         return floats.decompress(message)
-
-
-@dataclass(frozen=True)
-class Sz3:
-    """SZ3 by `pysz`."""
-
-    eps: float
-    lossless = False
-
-    def encode(self, frame: Floats) -> Bytes:
-        """Compress, and say how many numbers there were."""
-        from pysz import sz, szConfig, szErrorBoundMode
-
-        how = szConfig()
-        how.errorBoundMode, how.absErrorBound = szErrorBoundMode.ABS, self.eps
-        found, _ = sz.compress(np.ascontiguousarray(frame), how)
-        return np.concatenate([np.array([len(frame)], np.int64).view(np.uint8), found])
-
-    def decode(self, message: Bytes) -> Floats:
-        """Decompress."""
-        from pysz import sz
-
-        count = int(message[:8].view(np.int64)[0])
-        found, _ = sz.decompress(message[8:].copy(), np.float32, (count,))
-        return np.array(found, np.float32)
-
-
-@dataclass(frozen=True)
-class Zfp:
-    """ZFP by `zfpy`."""
-
-    eps: float
-    lossless = False
-
-    def encode(self, frame: Floats) -> Bytes:
-        """Compress."""
-        import zfpy
-
-        return np.frombuffer(bytearray(zfpy.compress_numpy(np.ascontiguousarray(frame), tolerance=self.eps)), np.uint8)
-
-    def decode(self, message: Bytes) -> Floats:
-        """Decompress."""
-        import zfpy
-
-        return np.array(zfpy.decompress_numpy(message.tobytes()), np.float32)
 
 
 class Half:
@@ -124,38 +77,18 @@ def _plain(port: Port, x: Floats, eps: float) -> tuple[Floats, Report]:
 def _recompress(port: Port, x: Floats, eps: float) -> tuple[Floats, Report]:
     coder = Coded(arbiter_for(port, len(x)))
     out, _ = _hops(port, x, Recompressing(eps, coder))
-    return out, Report(True, (coder.frames[0], coder.frames[1], coder.frames[2]), predict=True)
+    return out, coder.report(predict=True)
 
 
 Method = Callable[[Port, Floats, float], tuple[Floats, Report]]
 NCCLZ = "ncclz"
 PLAIN = "plain"
-EARLIER = ("quantise only", "packed sums", "recompress")  # with the same compiled coders; SZ3 and ZFP are beside them
+EARLIER = ("quantise only", "packed sums", "recompress")  # with the same compiled coders
 METHODS: dict[str, Method] = {
     PLAIN: _plain,
     NCCLZ: all_reduce,
-    "ncclz unpredicted": partial(all_reduce, choices=Choices(predict=False)),
-    "ncclz always": partial(all_reduce, choices=Choices(always=True)),
     "quantise only": partial(all_reduce, choices=Choices(coders.FIXED, predict=False, always=True)),
     "packed sums": partial(all_reduce, choices=Choices(coders.FIXED, predict=True, always=True)),
     "recompress": _recompress,
-    "recompress sz3": lambda port, x, eps: _hops(port, x, Sz3(eps)),
-    "recompress zfp": lambda port, x, eps: _hops(port, x, Zfp(eps)),
     "fp16": lambda port, x, eps: _hops(port, x, Half()),
 }
-NEEDS = {"recompress sz3": "pysz", "recompress zfp": "zfpy"}
-
-
-def here() -> list[str]:
-    """The methods whose libraries are installed.
-
-    >>> here()[:2]
-    ['plain', 'ncclz']
-    """
-    return [name for name in METHODS if name != "ncclz always" and (name not in NEEDS or find_spec(NEEDS[name]))]
-
-
-def gathered(port: Port, x: Floats, eps: float | None) -> tuple[Floats, Report]:
-    """An all-gather as one array; plain where eps is None."""
-    found, report = all_gather(port, x, eps)
-    return np.concatenate(found), report
