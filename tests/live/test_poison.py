@@ -151,6 +151,29 @@ def test_a_request_that_kills_its_engine_is_not_sent_to_a_third_and_nobody_else_
     run(test())
 
 
+def test_engines_that_answer_500_before_they_die_have_died_of_it():
+    """vLLM's server answers what its core died with, and then ends."""
+
+    async def test():
+        made = await frail(4, fatal=True)
+        for engine in made:
+            engine.behave = lambda exchange, e=engine: refuse(e, exchange)
+        async with Running(settings(made, policy="round-robin", **RARELY)) as running:
+            await until(lambda: all_up(running))
+            status, fields, _ = await ask(running.port, "POST", CHAT, chat(POISON))
+            assert status == 502 and fields["x-should-retry"] == "false"
+            assert [engine.poisoned for engine in made].count(1) == 2
+        for engine in made:
+            await engine.stop()
+
+    def refuse(engine: Frail, exchange: Exchange) -> None:
+        engine.poisoned += 1
+        engine.healthy = False
+        exchange.refuse(500, "my core is dead")
+
+    run(test())
+
+
 @pytest.mark.parametrize("count", [3, 8])
 def test_what_was_aboard_a_dead_engine_comes_to_the_others_one_by_one_so_that_the_killer_is_alone_when_it_kills(count):
     async def test():

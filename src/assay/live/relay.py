@@ -194,8 +194,8 @@ class Relay:
         if status != FULL and self.engine is not None:
             self.blame(self.engine, why)
         self._drop_upstream()
-        if status != FULL and self.engine is not None and self.gateway.settings.spare_last:
-            self._leave_when_known(self.engine, why, False)  # some say so before they die
+        if status != FULL and self.engine is not None:
+            self._leave_when_known(self.engine, why, False)  # some say so before they die, as vLLM does
         else:
             self.retry(why)
 
