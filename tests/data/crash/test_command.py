@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,3 +55,16 @@ def test_a_component_that_loses_something_fails_the_whole(monkeypatch: pytest.Mo
 def test_what_cannot_be_crashed_is_told_in_a_line(words: list[str], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         CliRunner().invoke(command, ["crash", *words], catch_exceptions=False)
+
+
+@pytest.mark.slow
+def test_two_at_once_in_real_processes_find_the_same_and_leave_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "assay.cli.main", "data", "crash", "append-log", "--ops", "4", "--mixes", "1"]
+    words += ["--processes", "2", "--json"]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    both = [subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.PIPE) for _ in range(2)]
+    answers = [json.loads(one.communicate()[0]) for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    found = [answer["append-log"] | {"seconds": 0} for answer in answers]
+    assert found[0] == found[1] and found[0]["real_processes"] == 2
+    assert not list(tmp_path.iterdir())
