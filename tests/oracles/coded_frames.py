@@ -85,7 +85,7 @@ class Threaded(Port):
     """A place in a ring of threads; messages wait in queues, and time stands still."""
 
     def __init__(self, index: int, rooms: list[queue.Queue[Any]], on: Link) -> None:
-        self.link, self.size, self.index, self.speeds, self._rooms = on, len(rooms), index, None, rooms
+        self.link, self.size, self.index, self._rooms = on, len(rooms), index, rooms
         self.start()
 
     def send(self, message: Any) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.record.errors import BadInput
-from assay.training.ncclz import coders, collectives, fields, quantise
+from assay.training.ncclz import coders, fields, quantise
 from assay.training.ncclz.arbiter import Speeds
 from assay.training.ncclz.collectives import Choices, all_gather, all_reduce, all_reduce_levels, cut, plain
 from assay.training.ncclz.floats import Smallest
@@ -104,16 +104,6 @@ def test_small_messages_and_quick_links_are_left_alone_and_slow_links_coded() ->
         summed(parts, 1e-3, choices, on)[0][1].coded for parts, on in ((small, SLOW), (large, QUICK), (large, SLOW))
     ]
     assert coded == [False, False, True]
-
-
-@pytest.mark.parametrize("slow", [1e-9, 1e-6])
-def test_ranks_whose_own_speeds_differ_decide_alike(slow: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each measures its coders for itself; going different ways would leave them waiting for ever."""
-    speeds = iter([SPEEDS, Speeds(slow, slow, slow, slow), SPEEDS])
-    monkeypatch.setattr(collectives, "measured", lambda: next(speeds))
-    parts = [fields.field("smooth", 1 << 15, 0, rank) for rank in range(3)]
-    found = ring(parts, lambda port, x: all_reduce(port, x, 1e-3), SLOW)
-    assert [report.coded for _, report in found] == [slow < 1e-8] * 3
 
 
 def test_ranks_that_disagree_are_told() -> None:

@@ -10,15 +10,15 @@ import itertools
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.training.ncclz import coders, floats, quantise
-from assay.training.ncclz.arbiter import Arbiter, Speeds, estimate, measured
+from assay.training.ncclz.arbiter import SPEEDS, Arbiter, Speeds, estimate
 from assay.training.ncclz.links import Port
 
 Floats = quantise.Floats
@@ -28,16 +28,6 @@ SMALL = 1 << 16  # bytes of a message that is not worth a look
 FEW = 8  # one outlier in so many numbers, and nothing is coded
 PIECES = 4, 4096  # of a message that are looked at: 64 KiB
 ASKED = struct.Struct("<?3xIqdI")  # what a rank is about to do: refused, numbers, their bytes, bound, what and how
-
-
-class Coder(Protocol):
-    """How a frame goes over a hop, and whether it comes out as it went in."""
-
-    lossless: bool
-
-    def encode(self, frame: Any, /) -> Bytes: ...  # noqa: D102
-
-    def decode(self, message: Bytes, /) -> Any: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -101,12 +91,13 @@ def cut(count: int, parts: int) -> list[list[tuple[int, int]]]:
 
 
 def reduce_ring(
-    port: Port, count: int, source: Callable[[int, int], Any], sink: Callable[[int, int, Any], None], coder: Coder,
+    port: Port, count: int, source: Callable[[int, int], Any], sink: Callable[[int, int, Any], None], coder: Any,
     add: Callable[..., Any] = np.add,
 ) -> None:  # fmt: skip
     """Sum `source(a, b)` over all ranks and hand every frame of the sum to `sink(a, b, frame)`.
 
-    The first half sums: receive, decode, add, code, send on. The second half passes sums on as they came.
+    A coder encodes frames, decodes messages, and says whether it is lossless. The first half sums: receive, decode,
+    add, code, send on. The second half passes sums on as they came.
     """
     frames, me, n = cut(count, port.size), port.index, port.size
     for a, b in frames[me]:
@@ -153,7 +144,7 @@ class Choices:
     coder: int | None = None
     predict: bool | None = None
     always: bool = False
-    speeds: Speeds | None = None
+    speeds: Speeds = SPEEDS
 
 
 CHOOSE = Choices()
@@ -213,7 +204,7 @@ def _alike(port: Port, what: str, x: Floats, eps: float | None, choices: Any, wr
         raise ValueError(f"{port.size} ranks, of which the sums of {quantise.MOST_RANKS} fit 32 bits")
     if port.size > 1:
         mine = ASKED.pack(bool(wrong), len(x), x.itemsize, eps or 0.0, zlib.crc32(repr((what, choices)).encode()))
-        each = [ASKED.unpack(row.tobytes()) for row in port.gather(np.frombuffer(bytearray(mine), np.uint8))]
+        each = [ASKED.unpack(row.tobytes()) for row in port.gather(np.frombuffer(mine, np.uint8))]
         others = [at for at, (refused, *_) in enumerate(each) if refused]
         if others and not wrong:
             wrong = f"the ring's rank {others[0]} has numbers or a bound that cannot be summed; its own error says why"
@@ -225,21 +216,10 @@ def _alike(port: Port, what: str, x: Floats, eps: float | None, choices: Any, wr
 
 
 def arbiter_for(port: Port, count: int, choices: Choices = CHOOSE, word: int = 4) -> Arbiter:
-    """What chooses coders for a message of so many numbers; the first call on a port is made by all ranks together."""
+    """What chooses coders for a message of so many numbers."""
     hops = max(1, 2 * (port.size - 1)) / port.size
     frames = max(1, round(hops * count / FRAME))
-    return Arbiter(port.link.bandwidth, choices.speeds or _speeds(port), frames, hops, word)
-
-
-def _speeds(port: Port) -> Speeds:
-    """What coding takes, in the mean over ranks: each would measure something else, and all must decide alike."""
-    if port.speeds is None:
-        mine = np.array(astuple(measured()))
-        rows = [row.view(np.float64) for row in port.gather(mine.view(np.uint8))]
-        port.speeds = Speeds(*np.mean(rows, axis=0).tolist())
-        port.start()
-    found: Speeds = port.speeds
-    return found
+    return Arbiter(port.link.bandwidth, choices.speeds, frames, hops, word)
 
 
 def _agreed(port: Port, x: Floats, eps: float) -> tuple[float, int, bool]:

@@ -60,11 +60,13 @@ class Compression:
             BadInput: gradients that are no DistributedDataParallel's, or of a module wrapped for two groups; on every
                 rank, ranks whose Compressions differ.
         """
+        import torch
         import torch.distributed as dist
 
         if not isinstance(bucket, dist.GradBucket):  # type: ignore[attr-defined]
+            whose = "FullyShardedDataParallel's" if isinstance(bucket, torch.Tensor) else "these"
             raise BadInput(
-                f"the hook sums DistributedDataParallel's buckets, and {_sender(bucket)} do not come in any; "
+                f"the hook sums DistributedDataParallel's buckets, and {whose} gradients do not come in any; "
                 "wrap the model in DistributedDataParallel, or register no hook"
             )
         # A model's buckets keep their place: it is looked for again only when it has made others, or is another one.
@@ -114,12 +116,6 @@ class Compression:
             raise BadInput(f"ranks differ in their Compression: {'; '.join(sorted(set(each)))}; make them alike")
         on = probed(dist, own) if self.links is None else self.links
         return Port(dist, link(on) if isinstance(on, str) else on, group=own)
-
-
-def _sender(gradients: Any) -> str:
-    import torch
-
-    return "FullyShardedDataParallel's gradients" if isinstance(gradients, torch.Tensor) else "these gradients"
 
 
 def hook(state, bucket, *sharded):  # type: ignore[no-untyped-def]

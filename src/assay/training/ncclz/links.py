@@ -1,8 +1,8 @@
 """A rank's place in a ring: it sends to the next one, receives from the one before, and knows what time it is.
 
-Messages are real: gloo carries them from process to process. A shaped link delivers a message when one of its bandwidth
-and latency would have: each carries the moment of its arrival, and the receiver waits for that. The sender goes on
-computing meanwhile, as a network card lets it.
+Messages are real: sockets carry them from process to process. A shaped link delivers a message when one of its
+bandwidth and latency would have: each carries the moment of its arrival, and the receiver waits for that. The sender
+goes on computing meanwhile, as a network card lets it.
 
 Two clocks run. One is the wall's. The other is the ring's own: a rank's processor time while it computes, and the
 modelled wire while it waits; handing messages over is not in it, as a card would do that. Other work on the machine
@@ -11,7 +11,6 @@ delays the first clock and leaves the second alone.
 
 from __future__ import annotations
 
-import struct
 import time
 from typing import Any
 
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 
 from assay.training.engine.shaped import Link as Link
 from assay.training.engine.shaped import link as link
+from assay.training.ncclz.wire import HEAD, Wire
 
 Bytes = NDArray[np.uint8]
-HEAD = struct.Struct("<q2d")  # before a message: its length, and when it arrives by either clock
 
 
 class Port:
@@ -31,8 +30,10 @@ class Port:
     def __init__(self, dist: Any, on: Link, *, group: Any = None) -> None:
         self.dist, self.link, self.group = dist, on, group
         self.size, self.index = dist.get_world_size(group), dist.get_rank(group)
-        self.speeds: Any = None  # of coding, once the ranks have agreed on them
-        self._leaving: list[tuple[Any, Bytes]] = []  # kept until they have left
+        ranks = list(range(self.size))
+        if group is not None:
+            ranks = [dist.get_global_rank(group, rank) for rank in ranks]
+        self._wire = Wire(dist, ranks, group)
         self.start()
 
     def start(self) -> None:
@@ -53,42 +54,29 @@ class Port:
         return time.perf_counter() - self._began
 
     def send(self, message: Bytes) -> None:
-        """Hand a message to the link; it must not be changed before the next flush."""
+        """Hand a message to the link; it must not be changed afterwards."""
         taken = (HEAD.size + len(message)) / self.link.bandwidth
         self._free = max(self._free, self.now()) + taken
         self._wall_free = max(self._wall_free, time.perf_counter()) + taken
         late = self.link.latency
-        head = bytearray(HEAD.pack(len(message), self._free + late, self._wall_free + late))
-        for part in (np.frombuffer(head, np.uint8), message):
-            if len(part):
-                after = (self.index + 1) % self.size
-                self._leaving.append((self.dist.isend(_tensor(part), group=self.group, group_dst=after), part))
+        self._wire.send(message, self._free + late, self._wall_free + late)
         self.sent += HEAD.size + len(message)
         self._mark = time.thread_time()
 
     def recv(self) -> Bytes:
         """The next message, when it has arrived."""
         self.now()
-        size, arrives, by_the_wall = HEAD.unpack(self._next(HEAD.size).tobytes())
-        found = self._next(size)
+        found, arrives, by_the_wall = self._wire.recv()
         if self.link.shaped:
             self.clock = max(self.clock, arrives)
             time.sleep(max(0.0, by_the_wall - time.perf_counter()))
         self._mark = time.thread_time()
         return found
 
-    def _next(self, size: int) -> Bytes:
-        room = np.empty(size, np.uint8)
-        if size:
-            self.dist.recv(_tensor(room), group=self.group, group_src=(self.index - 1) % self.size)
-        return room
-
     def flush(self) -> None:
         """Wait until all that was sent has left."""
         self.now()
-        for work, _ in self._leaving:
-            work.wait()
-        self._leaving.clear()
+        self._wire.flush()
         self._mark = time.thread_time()
 
     def gather(self, mine: Bytes) -> list[Bytes]:
@@ -101,12 +89,6 @@ class Port:
             found[(self.index - step) % self.size] = passed
         self.flush()
         return [found[k] for k in range(self.size)]
-
-
-def _tensor(x: NDArray[Any]) -> Any:
-    import torch
-
-    return torch.from_numpy(x)
 
 
 def probed(dist: Any, group: Any = None, rounds: int = 20) -> Link:

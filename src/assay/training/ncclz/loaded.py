@@ -1,7 +1,6 @@
 """Imported in the process that ranks are forked from: compiled code is loaded there, once.
 
-A rank that loads it itself spends two seconds on that, and a study starts fourteen. Nothing is measured here: how fast
-coders are, each rank finds out for itself.
+A rank that loads it itself spends two seconds on that, and a study starts ten.
 """
 
 from __future__ import annotations
