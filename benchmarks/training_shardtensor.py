@@ -1,8 +1,8 @@
-"""The three models by our ShardTensor and by PhysicsNeMo's, on the same samples and stretches, over gloo.
+"""The two models by our ShardTensor and by PhysicsNeMo's, on the same samples and stretches, over gloo.
 
 python benchmarks/training_shardtensor.py --peer PYTHON [--ranks 2]      # a Python with benchmarks/envs/physicsnemo.txt
 
-The three models are followed by pieces of them that are made only of calls which the peer registers. Each case is a
+The two models are followed by pieces of them that are made only of calls which the peer registers. Each case is a
 peer job of its own, so that a call which it refuses on one rank leaves the others alone. A line says whether outputs
 and gradients are the same numbers, with the largest difference, or what the peer's own error was; where it gives
 outputs and refuses gradients, both.
@@ -25,7 +25,7 @@ from assay.sim.ranks import ENVIRONMENT
 from assay.sim.scratch import scratch
 from assay.training.shardtensor.job import on_ranks, sizes_of
 
-CASES = {"vit": 40, "unet": 40, "points": 48, "transformer layer": 48, "convolutions": 40, "perceptron": 48}
+CASES = {"vit": 40, "unet": 40, "transformer layer": 48, "convolutions": 40, "perceptron": 48}
 PEER = Path(__file__).parent / "peers" / "physicsnemo_run.py"
 SOURCE = Path(__file__).parents[1] / "src"  # the models are ours, and the peer's environment has no assay
 SAME, PATIENCE = 1e-5, 150

@@ -55,7 +55,6 @@ EXTRAS = (
     Extra("solvers", ("highspy", "ortools", "cvxpy", "optuna"), "planners that solve integer programmes"),
     Extra("web", ("starlette", "uvicorn"), "the workbench in the browser: assay web"),
     Extra("orbax", ("tensorstore",), "Orbax's own checkpoints: assay data ckpt"),
-    Extra("codecs", ("pysz", "zfpy"), "SZ3 and ZFP beside compressing collectives"),
     Extra("mpi", ("mpi4py",), "jobs over MPI that survive the death of ranks (ULFM)"),
     Extra("gpu", ("cupy", "pynvml"), "GPU kernels and GPU power"),
 )

@@ -265,5 +265,5 @@ def test_thirty_of_torchs_operators_are_what_one_process_gives_or_refused() -> N
 def test_every_operator_of_torch_is_what_one_process_gives_or_refused(kind: Any, record_property: Any) -> None:
     wrong, calls, operators = _wrong(None, 8, [kind])
     record_property("operators", operators)
-    print(f"{kind}: operators: {dict(operators)}; calls: {dict(calls)}; wrong: {len(wrong)}")
+    print(f"{kind}: operators: {dict(operators)}; calls: {dict(calls)}; wrong: {wrong}")
     assert wrong == {}

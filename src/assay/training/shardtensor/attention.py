@@ -105,9 +105,10 @@ class _Ring(torch.autograd.Function):
                 for part in _rows(q, v):
                     first = part.start if causal and whose == domain.rank else None
                     slope, asked, seen_by, weight = (x[:, :, part] for x in (gradient, q, out, lse))
-                    changes = owed(slope, asked, some, values, seen_by, weight, first, scale)
-                    for total, change in zip((by_q[:, :, part], *sums), changes, strict=True):
-                        total.add_(change)
+                    changes = iter(owed(slope, asked, some, values, seen_by, weight, first, scale))
+                    for total in (by_q[:, :, part], *sums):
+                        total.add_(next(changes))
+                    del changes  # before the others' blocks come
             sums = rounds.onward(sums, whose)
         return by_q.to(q.dtype), sums[0].to(k.dtype), sums[1].to(v.dtype), None
 
