@@ -114,19 +114,23 @@ def test_seven_tabs_on_a_running_study_leave_room_for_its_cancel(gated: Gated, v
 PAGES = ("/", "/papers/div.html", "/compare", "/compare/serving" + SMALL, "/live")
 
 
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1200, "dark"), (390, "light"), pytest.param(1200, "light", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("path", PAGES)
-def test_axe_finds_nothing_serious_dark_light_and_on_a_phone(bench: Bench, visit: Open, path: str) -> None:
-    for width, scheme in ((1200, "light"), (1200, "dark"), (390, "light")):
-        page = visit(bench, path, width, color_scheme=scheme, reduced_motion="reduce")
-        if "serving" in path:
-            page.wait_for_selector(".chart svg")
-        found = axe_api.Axe().run(page)
-        serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
-        assert not serious, [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in serious]
-        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wide <= 0, f"{path} is {wide} pixels too wide at {width}"
-        if path == "/" and width < 600:
-            shot(page, "record-phone", width)
+def test_axe_finds_nothing_serious_dark_light_and_on_a_phone(
+    bench: Bench, visit: Open, path: str, width: int, scheme: str
+) -> None:
+    page = visit(bench, path, width, color_scheme=scheme, reduced_motion="reduce")
+    if "serving" in path:
+        page.wait_for_selector(".chart svg")
+    found = axe_api.Axe().run(page)
+    serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
+    assert not serious, [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in serious]
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, f"{path} is {wide} pixels too wide at {width}"
+    if path == "/" and width < 600:
+        shot(page, "record-phone", width)
 
 
 def test_pages_are_small(bench: Bench) -> None:
