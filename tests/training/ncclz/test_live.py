@@ -25,14 +25,10 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 SHAPED = link("1gbit", shaped=True)
 
 
-def test_a_real_ring_sums_gathers_and_counts_every_second_of_the_wire() -> None:
+def test_a_real_ring_sums_and_counts_every_second_of_the_wire() -> None:
     methods = ("plain", "ncclz", "packed sums", "recompress")
     count = 60_000
-    races = [
-        race_job.Race("smooth", 1e-3, SHAPED, methods, count, seed=3),
-        race_job.Race("smooth", 1e-3, SHAPED, ("plain", "ncclz"), count, seed=3, gather=True),
-    ]
-    summed, gathered = race_job.raced(races, 3)
+    (summed,) = race_job.raced([race_job.Race("smooth", 1e-3, SHAPED, methods, count, seed=3)], 3)
     wire = 4 * 4 * count / 3 / SHAPED.bandwidth  # four hops of a third
     assert summed["plain"]["seconds"] >= wire
     assert summed["plain"]["wall"] >= wire
@@ -40,9 +36,6 @@ def test_a_real_ring_sums_gathers_and_counts_every_second_of_the_wire() -> None:
         assert summed[name]["same"]
         assert summed[name]["error"] <= 3e-3
     assert summed["packed sums"]["ratio"] > 3
-    assert gathered["plain"]["error"] == 0
-    assert gathered["ncclz"]["error"] <= 1e-3  # coded or not, as the machine's speed has it
-    assert gathered["ncclz"]["same"]
 
 
 def _sent_before_any_is_read(rank: Rank, where: str) -> list[bool]:

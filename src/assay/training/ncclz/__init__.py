@@ -38,7 +38,6 @@ from assay.training.ncclz.arbiter import Speeds as Speeds
 from assay.training.ncclz.coders import decode as decode
 from assay.training.ncclz.coders import encode as encode
 from assay.training.ncclz.collectives import Choices as Choices
-from assay.training.ncclz.collectives import all_gather as all_gather
 from assay.training.ncclz.collectives import all_reduce as all_reduce
 from assay.training.ncclz.collectives import all_reduce_levels as all_reduce_levels
 from assay.training.ncclz.ddp import Compression as Compression
@@ -73,6 +72,7 @@ FIELDS = (("smooth", 1e-3), ("smooth", 1e-4), ("sparse", 1e-3), ("rough", 1e-3),
 SMALL = 2**14  # numbers of a message of 64 KiB
 BITS = 8  # of QSGD's levels
 ONLY_ASKED = ("seeds", "race")  # columns that say what was asked of a run
+HOOKS = ("fp32", "ncclz qsgd8")
 WIDTH = 256  # of the language model whose gradients are summed: 4 MB
 
 
@@ -80,15 +80,13 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
     """Fields over shaped links by every method, a row a race, a method and a seed; one start of ranks serves all."""
     from assay.training.ncclz.race_job import Race, raced
 
-    slow, quick = link("1gbit", shaped=True), link("10gbit", shaped=True)
+    slow = link("1gbit", shaped=True)
     races = []
     for one in seeds:
         race = partial(Race, count=count, seed=one)
         if ranks > 2:
             races.append(race("smooth", 1e-3, slow, SLOWEST))
             continue
-        races.append(race("smooth", 1e-3, quick, ("plain", "ncclz", "packed sums")))
-        races.append(race("smooth", 1e-3, slow, ("plain", "ncclz"), gather=True))
         for kind, eps in FIELDS:  # the smooth ones first: a field is drawn once for races that follow one another
             some = tuple(rivals.METHODS) if (kind, eps) == FIELDS[0] else SLOWEST
             races.append(race(kind, eps, slow, some))
@@ -96,8 +94,7 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
     found = raced(races, ranks)
     return {
         f"{k} {name}": {
-            "seed": race.seed, "kind": race.kind, "eps": race.eps, "gbit": race.link.bandwidth * 8e-9,
-            "collective": "all-gather" if race.gather else "all-reduce", "bytes": 4 * race.count, "method": name,
+            "seed": race.seed, "kind": race.kind, "eps": race.eps, "bytes": 4 * race.count, "method": name,
             "size": "small" if race.count == SMALL else "large",
         } | row
         for k, (race, part) in enumerate(zip(races, found, strict=True))
@@ -109,7 +106,7 @@ def by_hook(ranks: int, steps: int, seeds: Sequence[int], seed: int) -> dict[str
     """Losses of a small language model trained with no hook and with NCCLZ's."""
     from assay.training.ncclz.ddp_job import trained
 
-    return _flat(seeds, trained(ranks, steps, seeds), "hook")
+    return _flat(seeds, trained(ranks, steps, seeds, HOOKS), "hook")
 
 
 def by_gradient(ranks: int, width: int, bits: int, seeds: Sequence[int], seed: int) -> dict[str, dict[str, Any]]:
@@ -145,7 +142,7 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
         "gradients": once.run(by_gradient, sums, per="race"),
         "hooks": once.run(by_hook, trains, per="race"),
     }
-    lab.cases.update(("kind", "eps", "gbit", "collective", "size", "method", "hook", "bytes"))
+    lab.cases.update(("kind", "eps", "size", "method", "hook", "bytes"))
     lab.cases.difference_update(ONLY_ASKED)  # rows say themselves whose seed's they are
     return {name: table.drop(ONLY_ASKED, strict=False) for name, table in tables.items()}
 
@@ -153,28 +150,18 @@ def study(lab: Lab) -> dict[str, pl.DataFrame]:
 # --------------------------------------------------------------------------------------------------------- claims
 
 
-def _sped(of: str, kind: str, eps: float, column: str = "seconds", **more: Any) -> Measure:
+def _sped(of: str, kind: str, eps: float, ranks: int) -> Measure:
     """How many times as long `of` takes as NCCLZ does."""
-    case = {"experiment": "links", "kind": kind, "eps": eps, "ranks": 2, "gbit": 1.0, "collective": "all-reduce"}
-    return ratio(column, of={"method": of}, to={"method": "ncclz"}, **(case | {"size": "large"} | more))
+    case = {"experiment": "links", "size": "large", "kind": kind, "eps": eps, "ranks": ranks}
+    return ratio("seconds", of={"method": of}, to={"method": "ncclz"}, **case)
 
 
-CASES: dict[str, tuple[str, float, dict[str, Any]]] = {
-    **{f"{kind} {eps:g}": (kind, eps, {}) for kind, eps in FIELDS},
-    "smooth 0.001, 4 ranks": ("smooth", 1e-3, {"ranks": 4}),
-}
-MORE: dict[str, tuple[str, float, dict[str, Any]]] = {
-    "smooth 0.001, 10 Gb/s": ("smooth", 1e-3, {"gbit": 10.0}),
-    "smooth 0.001, all-gather": ("smooth", 1e-3, {"collective": "all-gather"}),
-}
+CASES = {f"{kind} {eps:g}": (kind, eps, 2) for kind, eps in FIELDS} | {"smooth 0.001, 4 ranks": ("smooth", 1e-3, 4)}
 
 
 def _quickest(table: pl.DataFrame) -> Estimate:
     """In the case where it is least: how many times as long as NCCLZ the quickest earlier way takes."""
-    cases = {}
-    for name, (kind, eps, more) in CASES.items():
-        each = {of: _sped(of, kind, eps, **more) for of in rivals.EARLIER}
-        cases[name] = best(each, min)
+    cases = {name: best({of: _sped(of, *case) for of in rivals.EARLIER}, min) for name, case in CASES.items()}
     return best(cases, min)(table)
 
 
@@ -184,27 +171,20 @@ def _within(table: pl.DataFrame) -> Estimate:
     return counted(sum(held) / len(held), len(held))
 
 
-def _spreads(hook_name: str) -> Measure:
+def _spread(table: pl.DataFrame) -> Estimate:
     """How far the loss is from fp32's, in standard deviations of fp32's between seeds."""
-
-    def measure(table: pl.DataFrame) -> Estimate:
-        losses = [rows(table, {"experiment": "hooks", "hook": name})["loss"].to_numpy() for name in ("fp32", hook_name)]
-        if len(losses[0]) < 2:
-            raise NotMeasured("noise takes at least two seeds to see: --seeds 5")
-        found = intervals.bootstrap(((losses[1] - losses[0]) / losses[0].std(ddof=1)).tolist())
-        return replace(found, value=abs(found.value), low=0.0, high=max(abs(found.low), abs(found.high)))
-
-    return measure
+    own, coded = (rows(table, {"experiment": "hooks", "hook": name})["loss"].to_numpy() for name in HOOKS)
+    if len(own) < 2:
+        raise NotMeasured("noise takes at least two seeds to see: --seeds 5")
+    found = intervals.bootstrap(((coded - own) / own.std(ddof=1)).tolist())
+    return replace(found, value=abs(found.value), low=0.0, high=max(abs(found.low), abs(found.high)))
 
 
-_small = {"experiment": "links", "size": "small", "ranks": 2, "collective": "all-reduce"}
+_small = {"experiment": "links", "size": "small", "ranks": 2}
 claims = [
-    Claim("over-nccl", best({
-        name: _sped("plain", kind, eps, **more) for name, (kind, eps, more) in (CASES | MORE).items()
-    })),
+    Claim("over-nccl", best({name: _sped("plain", *case) for name, case in CASES.items()})),
     Claim("over-compressing", best({
-        f"{of}, {name}": _sped(of, kind, eps, **more)
-        for name, (kind, eps, more) in CASES.items() for of in rivals.EARLIER
+        f"{of}, {name}": _sped(of, *case) for name, case in CASES.items() for of in rivals.EARLIER
     })),
     Claim("qmcpack", not_here(
         "needs SDRBench's QMCPack orbitals: download them and ask assay compare ncclz --input FILE.f32"
@@ -216,14 +196,14 @@ claims = [
     ),
     Claim(
         "bound", _within, kind=Kind.EVERY, evidence=Evidence.REAL,
-        asks="Sums are within n eps of the exact ones (gathered numbers within eps), alike on all ranks.",
+        asks="Sums are within n eps of the exact ones, alike on all ranks.",
     ),
     Claim(
         "earlier", _quickest, kind=Kind.RATIO, toward="up",
         asks="NCCLZ is quicker than the quickest of the earlier ways, given the same compiled coders, on every field.",
     ),
     Claim(
-        "loss", _spreads("ncclz qsgd8"), kind=Kind.AT_MOST, value=1.0, unit="spreads", evidence=Evidence.REAL,
+        "loss", _spread, kind=Kind.AT_MOST, value=1.0, unit="spreads", evidence=Evidence.REAL,
         asks="Trained with QSGD's levels of 8 bits, a small language model's loss is within one standard deviation of "
         "fp32's between seeds.",
     ),
@@ -235,8 +215,8 @@ def plot(table: pl.DataFrame) -> alt.Chart:
     import altair as alt
 
     found = table.filter(
-        pl.col("experiment") == "links", pl.col("ranks") == 2, pl.col("gbit") == 1.0, pl.col("size") == "large",
-        pl.col("collective") == "all-reduce", pl.col("method").is_in(SLOWEST),
+        pl.col("experiment") == "links", pl.col("ranks") == 2, pl.col("size") == "large",
+        pl.col("method").is_in(SLOWEST),
     ).with_columns(field=pl.format("{}, eps {}", "kind", "eps"))  # fmt: skip
     chart: alt.Chart = (
         alt.Chart(found.group_by("field", "method", maintain_order=True).agg(pl.col("seconds").mean()))

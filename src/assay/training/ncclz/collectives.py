@@ -1,4 +1,4 @@
-"""Rings whose hops carry coded frames: sums of whole numbers, or of floats, or blocks that only travel.
+"""Rings whose hops carry coded frames: sums of whole numbers, or of floats.
 
 One loop serves all: what differs is where a frame comes from, how it is coded for a hop, and where it goes. Frames
 follow one another: while one is on the wire the next is decoded, summed and coded.
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.training.ncclz import coders, floats, quantise
+from assay.training.ncclz import coders, quantise
 from assay.training.ncclz.arbiter import SPEEDS, Arbiter, Speeds, estimate
 from assay.training.ncclz.links import Port
 
@@ -271,41 +271,3 @@ def all_reduce_levels(port: Port, x: Any, bits: int, key: int, choices: Choices 
     if most:
         quantise.add_outliers(port.gather(wild), out)
     return out, coder.report(outliers=exempt)
-
-
-def all_gather(port: Port, x: Any, eps: float | None, choices: Choices = CHOOSE) -> tuple[list[Floats], Report]:
-    """Everybody's numbers, each within eps (as they are where eps is None), from whoever is first in the ring on.
-
-    A frame is coded once, passed on as it is, and says itself whether it is coded: nothing has to be agreed upon, and
-    ranks may have numbers of different sizes and kinds.
-
-    Raises:
-        ValueError: an eps that is no positive number, or no floats, of any rank.
-    """
-    x, wrong = _row(x)
-    if eps is not None and not 0 < eps < np.inf:
-        wrong = wrong or f"eps is {eps}, should be a positive number"
-    mine = np.array([-1 if wrong else len(x), x.itemsize], np.int64).view(np.uint8)
-    sizes = [row.view(np.int64).tolist() for row in port.gather(mine)]
-    others = [at for at, (size, _) in enumerate(sizes) if size < 0]
-    if others:
-        raise ValueError(wrong or f"the ring's rank {others[0]} has numbers or a bound that cannot be gathered")
-    arbiter = arbiter_for(port, len(x), choices, x.itemsize)
-    off = eps is None or _left_alone(port, x, arbiter, choices)
-    coder = Coded(arbiter, choices.coder)
-    found = [np.empty(size, f"f{word}") for size, word in sizes]
-    frames = [[(a, min(a + FRAME, size)) for a in range(0, size, FRAME)] for size, _ in sizes]
-    me, n = port.index, port.size
-    for a, b in frames[me]:
-        message = floats.compress(x[a:b], None if off else eps, coder)
-        port.send(message)
-        found[me][a:b] = x[a:b] if off else floats.decompress(message)
-    for step in range(1, n):
-        whose = (me - step) % n
-        for a, b in frames[whose]:
-            message = port.recv()
-            if step < n - 1:
-                port.send(message)
-            found[whose][a:b] = floats.decompress(message)
-    port.flush()
-    return found, Report(coded=False) if off else coder.report()

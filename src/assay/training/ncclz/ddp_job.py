@@ -12,13 +12,10 @@ from assay.training.ncclz.ddp import Compression, hook
 from assay.training.ncclz.race_job import PATIENCE, on_ranks
 
 CONTEXT, BATCH, RATE = 8, 32, 3e-3
-HOOKS = ("fp32", "ncclz qsgd8")
 EPS = 1e-4
 
 
-def trained(
-    ranks: int, steps: int, seeds: Sequence[int], hooks: Sequence[str] = HOOKS
-) -> list[dict[str, dict[str, Any]]]:
+def trained(ranks: int, steps: int, seeds: Sequence[int], hooks: Sequence[str]) -> list[dict[str, dict[str, Any]]]:
     """For every seed the held-out loss after so many steps with each hook, from the same start on the same batches."""
     found = on_ranks(ranks, _work, steps, list(seeds), list(hooks))
     return [

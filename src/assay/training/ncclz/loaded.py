@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from assay.training.ncclz import coders, floats, quantise
-from assay.training.ncclz.floats import SLOW
 
 
 def load() -> None:
@@ -16,10 +15,8 @@ def load() -> None:
     x = np.sin(np.arange(1 << 12, dtype=np.float32) / 50)
     x[0] = np.inf  # an outlier
     on, out = quantise.grid(1e-3, 1.0), np.empty_like(x)
-    quantise.surveyed(x, 1e-3)
     for predict in (False, True):
         symbols = quantise.quantised(x, on, predict)
-        SLOW.choose(symbols)
         for coder in range(3):
             quantise.restored(coders.decode(coders.encode(symbols, coder)), on.step, predict, out)
     floats.decompress(floats.compress(x, 1e-3))

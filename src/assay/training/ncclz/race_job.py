@@ -15,7 +15,7 @@ from assay.sim import gloo_ranks
 from assay.sim.ranks import Rank, Ranks
 from assay.sim.scratch import scratch
 from assay.training.ncclz import fields, rivals
-from assay.training.ncclz.collectives import Choices, Report, all_gather, all_reduce_levels, plain
+from assay.training.ncclz.collectives import Choices, all_reduce_levels, plain
 from assay.training.ncclz.links import Link, Port
 
 PATIENCE = 240.0
@@ -35,7 +35,6 @@ class Race:
     methods: tuple[str, ...]
     count: int
     seed: int = 0
-    gather: bool = False
 
 
 def raced(races: Sequence[Race], ranks: int, data: NDArray[np.float32] | None = None) -> list[dict[str, Row]]:
@@ -58,9 +57,9 @@ def on_ranks(ranks: int, job: Callable[..., Any], *arguments: Any, arrays: Any =
 
 def _row(race: Race, found: Sequence[Row]) -> Row:
     report, n = found[0]["report"], len(found)
-    moved = (n - 1) * 4 * race.count * (n if race.gather else 2)
+    moved = (n - 1) * 4 * race.count * 2
     return {key: max(one[key] for one in found) for key in ("seconds", "wall", "computed", "error")} | {
-        "ratio": moved / max(1, sum(one["sent"] for one in found)), "bound": race.eps * (1 if race.gather else n),
+        "ratio": moved / max(1, sum(one["sent"] for one in found)), "bound": race.eps * n,
         "same": len({one["digest"] for one in found}) == 1, "coded": report.coded,
         "predict": report.predict, "raw": report.frames[0], "fixed": report.frames[1], "huffman": report.frames[2],
         "outliers": report.outliers,
@@ -79,7 +78,7 @@ def _race(rank: Rank, dist: Any, race: Race) -> dict[str, Row]:
     rank.meet(PATIENCE)
     mine, known = data[rank.index].copy(), data.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        exact = known.reshape(-1) if race.gather else known.sum(axis=0)
+        exact = known.sum(axis=0)
     wild = np.flatnonzero(~np.isfinite(exact))
     found = {}
     for name in race.methods:
@@ -87,7 +86,7 @@ def _race(rank: Rank, dist: Any, race: Race) -> dict[str, Row]:
         for x in (mine[:WARM], mine):
             rank.meet(PATIENCE)
             port.start()
-            out, report = _performed(name, port, x, race)
+            out, report = rivals.METHODS[name](port, x, race.eps)
             seconds, wall = port.now(), port.wall()
         with np.errstate(invalid="ignore"):
             wrong = out - exact
@@ -105,13 +104,6 @@ def _race(rank: Rank, dist: Any, race: Race) -> dict[str, Row]:
 def _field(kind: str, count: int, seed: int, rank: int) -> NDArray[np.float32]:
     """Races with the same field follow one another."""
     return fields.field(kind, count, seed, rank)
-
-
-def _performed(name: str, port: Port, x: NDArray[np.float32], race: Race) -> tuple[Any, Report]:
-    if race.gather:
-        found, report = all_gather(port, x, race.eps if name == rivals.NCCLZ else None)
-        return np.concatenate(found), report
-    return rivals.METHODS[name](port, x, race.eps)
 
 
 # ------------------------------------------------------------------------------------------------------ gradients
