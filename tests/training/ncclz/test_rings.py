@@ -14,9 +14,8 @@ from assay.record.errors import BadInput
 from assay.training.ncclz import coders, fields, quantise
 from assay.training.ncclz.arbiter import Speeds
 from assay.training.ncclz.collectives import Choices, all_reduce, all_reduce_levels, cut, plain
-from assay.training.ncclz.floats import Smallest
 from assay.training.ncclz.links import Link, link
-from assay.training.ncclz.rivals import Recompressing, _hops
+from assay.training.ncclz.rivals import recompressed
 from tests.oracles.coded_frames import ring
 
 SPEEDS = Speeds(1e-10, 2e-9, 4e-9, 2e-9)
@@ -54,7 +53,7 @@ def test_every_order_of_ranks_gives_the_same_bits_where_recompressing_does_not()
     for order in list(permutations(range(4)))[::5]:
         some = [parts[k] for k in order]
         ours.add(summed(some, 1e-3)[0][0].tobytes())
-        hops = ring(some, lambda port, x: _hops(port, x, Recompressing(1e-3, Smallest()))[0], SLOW)
+        hops = ring(some, lambda port, x: recompressed(port, x, 1e-3)[0], SLOW)
         theirs.add(hops[0].tobytes())
     assert len(ours) == 1
     assert len(theirs) > 1

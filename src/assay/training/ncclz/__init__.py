@@ -67,7 +67,7 @@ references = (
     "gZCCL: ICS 2024; hZCCL: SC 2024; COCCL: quantised NCCL collectives.",
 )
 
-SLOWEST = ("plain", "ncclz", "quantise only", "packed sums", "recompress")
+METHODS = tuple(rivals.METHODS)
 FIELDS = (("smooth", 1e-3), ("smooth", 1e-4), ("sparse", 1e-3), ("rough", 1e-3), ("noise", 1e-3))
 SMALL = 2**14  # numbers of a message of 64 KiB
 BITS = 8  # of QSGD's levels
@@ -85,11 +85,10 @@ def by_link(ranks: int, count: int, seeds: Sequence[int], seed: int) -> dict[str
     for one in seeds:
         race = partial(Race, count=count, seed=one)
         if ranks > 2:
-            races.append(race("smooth", 1e-3, slow, SLOWEST))
+            races.append(race("smooth", 1e-3, slow, METHODS))
             continue
         for kind, eps in FIELDS:  # the smooth ones first: a field is drawn once for races that follow one another
-            some = tuple(rivals.METHODS) if (kind, eps) == FIELDS[0] else SLOWEST
-            races.append(race(kind, eps, slow, some))
+            races.append(race(kind, eps, slow, METHODS))
         races.append(Race("smooth", 1e-3, slow, ("plain", "ncclz"), count=SMALL, seed=one))
     found = raced(races, ranks)
     return {
@@ -216,15 +215,15 @@ def plot(table: pl.DataFrame) -> alt.Chart:
 
     found = table.filter(
         pl.col("experiment") == "links", pl.col("ranks") == 2, pl.col("size") == "large",
-        pl.col("method").is_in(SLOWEST),
+        pl.col("method").is_in(METHODS),
     ).with_columns(field=pl.format("{}, eps {}", "kind", "eps"))  # fmt: skip
     chart: alt.Chart = (
         alt.Chart(found.group_by("field", "method", maintain_order=True).agg(pl.col("seconds").mean()))
         .mark_bar()
         .encode(
-            x=alt.X("method:N", title=None, sort=list(SLOWEST)),
+            x=alt.X("method:N", title=None, sort=list(METHODS)),
             y=alt.Y("seconds:Q", title="seconds: processor and wire"),
-            color=alt.Color("method:N", legend=None, sort=list(SLOWEST)),
+            color=alt.Color("method:N", legend=None, sort=list(METHODS)),
             column=alt.Column("field:N", title=None),
         )
         .properties(width=110, height=220, title="Summing 4 MiB a rank over two ranks at 1 Gb/s")

@@ -20,14 +20,6 @@ HEAD = 32
 SLOW = arbiter.Arbiter(1.0, arbiter.Speeds(0.0, 0.0, 0.0, 0.0))  # a link on which only bytes count
 
 
-class Smallest:
-    """The coder with the fewest bytes."""
-
-    def encode(self, frame: NDArray[np.int32]) -> Bytes:
-        """As the estimate of a few runs says."""
-        return coders.encode(frame, SLOW.choose(frame))
-
-
 def compress(x: Any, eps: float | None, coder: Any = None) -> Bytes:
     """Bytes of which :func:`decompress` makes numbers within eps; NaN, infinities and what eps is too small for stay.
 
@@ -47,7 +39,7 @@ def compress(x: Any, eps: float | None, coder: Any = None) -> Bytes:
             raise ValueError(f"eps is {eps}, should be a positive number")
         peak, exempt = quantise.surveyed(x, eps)
         if exempt * 8 <= len(x):
-            return _coded(x, quantise.grid(eps, peak, x.itemsize), coder or Smallest(), exempt)
+            return _coded(x, quantise.grid(eps, peak, x.itemsize), coder, exempt)
     head = np.array([len(x), -1, 2 * (x.itemsize == 8), 0], np.int64)
     return np.concatenate([head.view(np.uint8), x.view(np.uint8)])
 
@@ -57,7 +49,8 @@ def _coded(x: Floats, on: quantise.Grid, coder: Any, exempt: int) -> Bytes:
     predict = len(x) > 1 and arbiter.estimate(differences := quantise.differences(codes)).min() < (
         arbiter.estimate(codes).min()
     )
-    frame = coder.encode(differences if predict else codes)
+    symbols = differences if predict else codes
+    frame = coder.encode(symbols) if coder else coders.encode(symbols, SLOW.choose(symbols))
     apart = quantise.outliers(x, on.most) if exempt else np.empty(0, np.uint8)
     head = np.array([len(x), len(apart), int(predict) + 2 * (x.itemsize == 8), 0], np.int64)
     head[3:].view(np.float64)[0] = on.step

@@ -1,4 +1,4 @@
-"""What NCCLZ is compared with, on the same links: plain floats, earlier compressing collectives, halved floats.
+"""What NCCLZ is compared with, on the same links: plain floats and earlier compressing collectives.
 
 Earlier libraries are their ideas, given this package's compiled coders: quantising without entropy coding (COCCL),
 sums of packed differences without decoding floats (hZCCL), and a whole compressor at every hop: decompress, add,
@@ -49,46 +49,19 @@ class Recompressing:
         return floats.decompress(message)
 
 
-class Half:
-    """float16 on the wire."""
-
-    lossless = False
-
-    def encode(self, frame: Floats) -> Bytes:
-        """Round."""
-        with np.errstate(over="ignore"):
-            return frame.astype(np.float16).view(np.uint8)
-
-    def decode(self, message: Bytes) -> Floats:
-        """Widen."""
-        return message.view(np.float16).astype(np.float32)
-
-
-def _hops(port: Port, x: Floats, coder: Any) -> tuple[Floats, Report]:
-    out = np.empty_like(x)
-    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), coder)
-    return out, Report(coded=True)
-
-
-def _plain(port: Port, x: Floats, eps: float) -> tuple[Floats, Report]:
-    return plain(port, x), Report(coded=False)
-
-
-def _recompress(port: Port, x: Floats, eps: float) -> tuple[Floats, Report]:
-    coder = Coded(arbiter_for(port, len(x)))
-    out, _ = _hops(port, x, Recompressing(eps, coder))
+def recompressed(port: Port, x: Floats, eps: float) -> tuple[Floats, Report]:
+    """The sum, each hop of which loses a little: its last bits tell in which order ranks came."""
+    out, coder = np.empty_like(x), Coded(arbiter_for(port, len(x)))
+    reduce_ring(port, len(x), lambda a, b: x[a:b], partial(put, out), Recompressing(eps, coder))
     return out, coder.report(predict=True)
 
 
 Method = Callable[[Port, Floats, float], tuple[Floats, Report]]
-NCCLZ = "ncclz"
-PLAIN = "plain"
 EARLIER = ("quantise only", "packed sums", "recompress")  # with the same compiled coders
 METHODS: dict[str, Method] = {
-    PLAIN: _plain,
-    NCCLZ: all_reduce,
+    "plain": lambda port, x, eps: (plain(port, x), Report(coded=False)),
+    "ncclz": all_reduce,
     "quantise only": partial(all_reduce, choices=Choices(coders.FIXED, predict=False, always=True)),
     "packed sums": partial(all_reduce, choices=Choices(coders.FIXED, predict=True, always=True)),
-    "recompress": _recompress,
-    "fp16": lambda port, x, eps: _hops(port, x, Half()),
+    "recompress": recompressed,
 }
