@@ -240,15 +240,17 @@ class Layers(Folder):
     @rule(out=two, index=two)
     def dedup(self, out: int, index: int) -> None:
         """Deduplicate into any of two folders, by any of two indexes."""
-        well = called(dedup, self.texts, "--out", self.home / f"clean{out}", "--index", self.home / f"index{index}")
+        well = called(
+            dedup, self.texts, "--out", self.home / f"clean{out}", "--index", self.home / f"index{index}", "--growing"
+        )
         self._kept(index, well)
 
     @precondition(lambda self: self.files)
     @rule(index=two)
     def dedup_twice_at_once(self, index: int) -> None:
         """Two runs over one index, each into a folder of its own."""
-        words = [(self.texts, "--out", self.home / f"side{index}{side}", "--index", self.home / f"index{index}")
-                 for side in (0, 1)]  # fmt: skip
+        usual = (self.texts, "--index", self.home / f"index{index}", "--growing")
+        words = [(*usual, "--out", self.home / f"side{index}{side}") for side in (0, 1)]
         well = at_once(*(lambda some=some: called(dedup, *some) for some in words))
         self._kept(index, any(well))
 
@@ -284,7 +286,7 @@ class Layers(Folder):
         assert any(well) or self._produced(store, names_[0], 3, "1/1") in (True, False)
 
     def _produced(self, store: int, name: int, batch: int, share: str) -> bool:
-        words = (self.home / f"plane{store}", self.texts, "--batch", batch, "--part", share)
+        words = (self.home / f"plane{store}", self.texts, "--batch", batch, "--part", share, "--growing")
         if share != "1/1":
             return called(plane.commands["produce"], *words, "--name", f"p{name}")
         return self._named(store, name, lambda own: called(plane.commands["produce"], *words, "--name", own))

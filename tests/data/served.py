@@ -142,7 +142,17 @@ class Served(Folder):
         return once([record for found in steps.values() for record in found])
 
     def _produced(self, store: int, name: int, batch: int, share: str) -> bool:
-        words = (self.home / f"plane{store}", self.texts, "--batch", batch, "--part", share, "--ranks", store + 1)
+        words = (
+            self.home / f"plane{store}",
+            self.texts,
+            "--batch",
+            batch,
+            "--part",
+            share,
+            "--growing",
+            "--ranks",
+            store + 1,
+        )
         if share != "1/1":
             return self._run(COMMANDS["produce"], *words, "--name", f"p{name}")
         return self._named(store, name, lambda own: self._run(COMMANDS["produce"], *words, "--name", own))

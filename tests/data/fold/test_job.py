@@ -96,7 +96,7 @@ def test_all_kinds_of_files_hold_the_same_documents(tmp_path: Path) -> None:
     (folder / "picture.bin").write_bytes(b"\x89PNG\0\0")
     kept = []
     for kind in ("a.jsonl", "a.jsonl.gz", "a.parquet", "a.txt", "folder"):
-        more = ["--lines", "--whole"] if kind == "a.txt" else []  # whose last line has no end
+        more = ["--lines"] if kind == "a.txt" else []
         answer = json.loads(
             told(tmp_path / kind, "--out", tmp_path / f"o{kind}", "--index", tmp_path / f"i{kind}", "--json", *more)
         )

@@ -19,8 +19,9 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -79,15 +80,60 @@ def refused(where: str, why: str) -> None:
     raise BadInput(where + why)
 
 
-def held_back(files: Collection[Path]) -> str:
-    """What is said of files that end in the middle of a line, which perhaps somebody is still writing.
+@dataclass
+class Unended:
+    """Files whose last line has no end, and is held back: perhaps it is half of one.
 
-    >>> held_back([Path("a.txt")])
-    '1 unfinished line held back in a.txt; run it again when somebody has ended it, or with --whole if nobody will.'
+    Many files simply have no last newline, so the line counts unless somebody writes on: as the system knows of this
+    file, or as the user says of all (`growing`).
     """
-    some = ", ".join(map(str, sorted(files)[:3])) + (", …" if len(files) > 3 else "")
-    what, it = ("1 unfinished line", "it") if len(files) == 1 else (f"{len(files):,} unfinished lines", "them")
-    return f"{what} held back in {some}; run it again when somebody has ended {it}, or with --whole if nobody will."
+
+    growing: bool = False
+    files: set[Path] = field(default_factory=set)
+
+    def waits(self, path: Path, size: int) -> bool:
+        """Whether a file's last line is held back; `size` is what the file had before it was read."""
+        if self.growing or open_to_write(path) or path.stat().st_size != size:
+            self.files.add(path)
+        return path in self.files
+
+    def said(self) -> str:
+        """What is said of them.
+
+        >>> Unended(files={Path("a.txt")}).said()
+        '1 unfinished line held back in a.txt: somebody writes on; run it again when the line has its end.'
+        """
+        some = ", ".join(map(str, sorted(self.files)[:3])) + (", …" if len(self.files) > 3 else "")
+        count = len(self.files)
+        what, it = ("1 unfinished line", "the line has its end") if count == 1 else (
+            f"{count:,} unfinished lines", "the lines have their ends"
+        )  # fmt: skip
+        return f"{what} held back in {some}: somebody writes on; run it again when {it}."
+
+
+def open_to_write(path: Path) -> bool:
+    """Whether some process has a file open to write, as far as the system tells: Linux, of one's own files.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     open_to_write(Path(file.name))
+    True
+    """
+    try:
+        from fcntl import F_RDLCK, F_SETLEASE, F_SETSIG, F_UNLCK, fcntl
+        from signal import SIGURG
+    except ImportError:
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl(file, F_SETSIG, SIGURG)  # what comes if a writer does just now; by default it would end the process
+            fcntl(file, F_SETLEASE, F_RDLCK)  # granted where nobody has it open to write
+            fcntl(file, F_SETLEASE, F_UNLCK)
+        except BlockingIOError:
+            return True
+        except OSError:  # somebody else's file, or a file system that does not know
+            return False
+    return False
 
 
 @contextmanager

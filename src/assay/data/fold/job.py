@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from assay.data.engine.alone import alone
+from assay.data.engine.inputs import Unended
 from assay.data.engine.sealing import sealed, unsealed
 from assay.data.fold.corpus import Document, documents, files
 from assay.data.fold.decide import Settings
@@ -57,21 +58,21 @@ class Summary:
     skipped_files: int = 0
     bad: int = 0
     without_text: int = 0  # files
-    held: set[Path] = field(default_factory=set)  # files that end in the middle of a line, which waits
+    unended: Unended = field(default_factory=Unended)  # files that end in the middle of a line, which waits
     seconds: float = 0.0
     families: Counter[str] = field(default_factory=Counter)  # duplicates by what they are duplicates of
 
 
 async def deduplicate(
     inputs: Sequence[Path], out: Path, index: str, *, settings: Settings | None = None, text_field: str | None = None,
-    lines: bool = False, batch: int = BATCH, skip: bool = False, whole: bool = False,
+    lines: bool = False, batch: int = BATCH, skip: bool = False, growing: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Summary:  # fmt: skip
     """Read, decide, write; goes on where an earlier run with the same index stopped.
 
     `skip`: bad rows and damaged files are listed in `bad/` and passed by. A file that changed is read anew then, and of
-    its documents those that are in the index already are passed by, too. `whole`: nobody writes on, so a last line
-    without an end is one.
+    its documents those that are in the index already are passed by, too. `growing`: files are written on,
+    so a last line without an end waits, as it does where the system knows that somebody writes.
     """
     paths = [path for path in files(inputs) if not _within(path, out) and not _within(path, index)]
     if not paths:
@@ -83,7 +84,7 @@ async def deduplicate(
         await _own(target, out, fold)
         await _sweep(target, fold)
         await _warm(fold.settings)
-        run = _Run(fold, target, batch, progress, sum(path.stat().st_size for path in paths), skip, whole)
+        run = _Run(fold, target, batch, progress, sum(path.stat().st_size for path in paths), skip, growing)
         try:
             for path in paths:
                 await run.read(path, text_field, lines)
@@ -152,12 +153,11 @@ class _Run:
     """The batch that is being filled, and what became of those before."""
 
     def __init__(
-        self, fold: Fold, target: DirStore, batch: int, progress: Progress, total: int, skip: bool, whole: bool
+        self, fold: Fold, target: DirStore, batch: int, progress: Progress, total: int, skip: bool, growing: bool
     ) -> None:  # fmt: skip
         self.fold, self.target, self.batch, self.total, self.skip = fold, target, batch, total, skip
-        self.whole = whole
         self._bad: list[dict[str, str]] = []
-        self.summary, self.began, self.progress = Summary(), time.perf_counter(), progress
+        self.summary, self.began, self.progress = Summary(unended=Unended(growing)), time.perf_counter(), progress
         self._docs: list[Document] = []
         self._anew: list[bool] = []  # by document: whether it is of a file that is read anew
         self._cursor: dict[str, Any] = {}
@@ -188,9 +188,7 @@ class _Run:
         where, now = str(path.resolve()), Read(0, b"", *signs[:2], changed=signs[2])
 
         def unfinished() -> bool:  # what is in the index stays there, and what is completed later would be a copy of it
-            if not (counts := self.whole or now.docs < before.docs):
-                self.summary.held.add(path)
-            return counts
+            return now.docs < before.docs or not self.summary.unended.waits(path, signs[0])
 
         try:
             for doc in documents(path, text_field, lines=lines, bad=self._refused, unfinished=unfinished):
@@ -211,11 +209,11 @@ class _Run:
                 raise
             self._refused(str(error), "")
         else:
-            now.done = path not in self.summary.held
+            now.done = path not in self.summary.unended.files
         if now.docs < before.docs:
             self._cursor[where] = msgspec.to_builtins(before, builtin_types=(bytes,))
             return not now.done
-        self.summary.without_text += not now.docs and path not in self.summary.held
+        self.summary.without_text += not now.docs and path not in self.summary.unended.files
         self._cursor[where] = msgspec.to_builtins(now, builtin_types=(bytes,))
         return True
 

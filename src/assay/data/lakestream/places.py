@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from assay.data.engine.inputs import Bad, refused
+from assay.data.engine.inputs import Bad, Unended, refused
 from assay.data.lakestream.files import records
 from assay.record.errors import BadInput, unreadable
 
@@ -35,11 +35,11 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 class Reading:
     """The records of a file, counted and chained as they are read.
 
-    `held` takes the file's name where its last line has no end and is left out for it; without it files are whole.
+    `unended` says whether a last line without an end waits; without it that is a record.
     """
 
-    def __init__(self, path: Path, held: set[Path] | None = None) -> None:
-        self.path, self.held, self.count = path, held, 0
+    def __init__(self, path: Path, unended: Unended | None = None) -> None:
+        self.path, self.unended, self.count = path, unended, 0
         self._size, self._look = look(path)
         self._chain = blake2b(digest_size=12)
 
@@ -57,11 +57,8 @@ class Reading:
             self._same(place)
 
     def _counts(self, start: int) -> bool:
-        """Whether a last line without an end is a record: where files are whole, and where it was one before."""
-        if self.held is None or self.count < start:
-            return True
-        self.held.add(self.path)
-        return False
+        """Whether a last line without an end is a record: where nobody writes on, and where it was one before."""
+        return self.unended is None or self.count < start or not self.unended.waits(self.path, self._size)
 
     def between(self, first: int, place: Seen) -> Iterator[bytes]:
         """The records from one on up to a place, checked when the last of them is given out."""

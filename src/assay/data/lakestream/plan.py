@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from assay.data.engine.inputs import Bad, refused
+from assay.data.engine.inputs import Bad, Unended, refused
 from assay.data.engine.puts import put_surely
 from assay.data.engine.sealing import sealed, unsealed
 from assay.data.interface import NotFound, Store
@@ -74,7 +74,7 @@ class Plan:
                         raise BadInput(f"{path} was published by '{other}' in this plane; go on with --name {other}")
 
     def stages(
-        self, files: Sequence[Path], size: int, bad: Bad = refused, held: set[Path] | None = None
+        self, files: Sequence[Path], size: int, bad: Bad = refused, unended: Unended | None = None
     ) -> list[tuple[Stage, list[Path | None]]]:
         """All stages with the files that their extents are in now; first a new one, where there are new records.
 
@@ -104,7 +104,7 @@ class Plan:
                 place = places.get(path)
                 if place is None and str(path) in changed:
                     continue
-                reading, first = _read_on(path, place, once, held), place.records if place else 0
+                reading, first = _read_on(path, place, once, unended), place.records if place else 0
                 if place is not None and not reading.holds(place):
                     del where[numbers[path]]
                 elif reading.count > first:
@@ -125,9 +125,9 @@ class Plan:
             found.append(msgspec.msgpack.decode(unsealed(key, data), type=Stage))
 
 
-def _read_on(path: Path, place: Seen | None, bad: Bad, held: set[Path] | None) -> Reading:
+def _read_on(path: Path, place: Seen | None, bad: Bad, unended: Unended | None) -> Reading:
     """A file, read to its end, or to where it is damaged, where it begins as it did at a place."""
-    reading = Reading(path, held)
+    reading = Reading(path, unended)
     try:
         for _ in reading.behind(place):
             pass

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from assay.data.engine.inputs import Bad, refused
+from assay.data.engine.inputs import Bad, Unended, refused
 from assay.data.lakestream.files import found as found
 from assay.data.lakestream.files import pack as pack
 from assay.data.lakestream.files import records as records
@@ -37,7 +37,7 @@ class Source:
     convert: Callable[[bytes], bytes] = bytes
     plan: Plan | None = None
     bad: Bad = refused  # a record or file that cannot be read; where it raises nothing, the rest is published
-    held: set[Path] | None = None  # takes files that end in the middle of a line, which waits; None: files are whole
+    unended: Unended | None = None  # says whether a last line without an end waits; None: it is a record
 
     def __call__(self, cursor: Any) -> Iterator[tuple[list[bytes], Any]]:
         """The slices of each further batch, and the cursor behind it."""
@@ -58,7 +58,7 @@ class Source:
         for path in self.files:
             if path not in places and str(path) in passed:
                 continue
-            before, reading = places.get(path), Reading(path, self.held)
+            before, reading = places.get(path), Reading(path, self.unended)
             for record in self._left(reading, before):
                 if before is None and reading.count == 1 and self.plan is not None:
                     self.plan.claim(path, record)
@@ -81,7 +81,7 @@ class Source:
             raise BadInput(f"this producer had share {had}, not {share}; give it --part {had}, or another --name")
         self.plan.claim_share(share)
         taken, number = cursor.get("taken", 0), 0
-        for stage, places in self.plan.stages(self.files, self.size, self.bad, self.held):
+        for stage, places in self.plan.stages(self.files, self.size, self.bad, self.unended):
             every = (
                 (path, index, record)
                 for extent, path in zip(stage.extents, places, strict=True)

@@ -8,7 +8,6 @@ from typing import Any
 import click
 import msgspec
 
-from assay.data.engine.inputs import held_back
 from assay.data.fold.decide import BY, VERIFY
 from assay.data.fold.job import USUAL, deduplicate
 from assay.data.store.blocking import wait
@@ -26,16 +25,16 @@ from assay.data.store.blocking import wait
     "--bad", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
     help="At a row or file that cannot be read: stop, or list it in OUT/bad and go on, with exit code 1.",
 )  # fmt: skip
-@click.option("--whole", is_flag=True, help="Nobody writes on: a last line without an end is one, too.")
+@click.option("--growing", is_flag=True, help="Files are written on: hold a last line without an end back.")
 @click.option("--lines", is_flag=True, help="Text files hold a document a line.")
 def command(
     inputs: tuple[Path, ...], out: Path, index: str, tau: float | None, verify: str | None, by: str | None,
-    field: str | None, bad: str, whole: bool, lines: bool,
+    field: str | None, bad: str, growing: bool, lines: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Keep the first of near-duplicates among the documents of IN: txt, jsonl, csv, parquet, folders of them.
 
     Files may be packed by gzip, bzip2, xz or zstd, and be UTF-16 where their first bytes say so. A last line of CSV, or
-    of text by --lines, that has no end is held back, with exit code 1: perhaps somebody is writing it.
+    of text by --lines, that has no end is held back, with exit code 1, while some process has its file open to write.
 
     Two documents are near-duplicates if their word 5-grams have a Jaccard similarity of tau or more. Next week the same
     command goes on with new files: what is in the index is not read again. OUT/kept has the documents as they came,
@@ -50,7 +49,7 @@ def command(
     progress = click.get_current_context().obj
     done = wait(
         deduplicate(
-            inputs, out, index, settings=settings, text_field=field, lines=lines, skip=bad == "skip", whole=whole,
+            inputs, out, index, settings=settings, text_field=field, lines=lines, skip=bad == "skip", growing=growing,
             progress=progress,
         )
     )  # fmt: skip
@@ -58,7 +57,7 @@ def command(
     facts = {
         "documents": done.documents, "kept": done.kept, "duplicates": gone,
         "files_read_before": done.skipped_files or None, "files_without_text": done.without_text or None,
-        "bad": done.bad or None, "held_back": len(done.held) or None,
+        "bad": done.bad or None, "held_back": len(done.unended.files) or None,
         "seconds": round(done.seconds, 1), "documents_per_second": round(done.documents / max(done.seconds, 1e-9)),
     }  # fmt: skip
     rows = [{"most copied": name, "copies": copies} for name, copies in done.families.most_common(5)]
@@ -69,6 +68,11 @@ def command(
         why = f"{share} What stays is in {out}/kept, what went and of what it is a copy in {out}/duplicates."
     if done.bad:
         why += f" {done.bad:,} rows or files could not be read and were left out: {out}/bad lists them."
-    if done.held:
-        why += " " + held_back(done.held)
-    return {"dedup": facts, **({"table": rows} if rows else {}), "why": why, "fails": bool(done.bad or done.held)}
+    if done.unended.files:
+        why += " " + done.unended.said()
+    return {
+        "dedup": facts,
+        **({"table": rows} if rows else {}),
+        "why": why,
+        "fails": bool(done.bad or done.unended.files),
+    }

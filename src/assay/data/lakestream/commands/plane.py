@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from assay.data.engine.inputs import held_back
+from assay.data.engine.inputs import Unended
 from assay.data.interface import StoreError
 from assay.data.lakestream.jobs import opened, produce, slices
 from assay.data.lakestream.pace import pace_named
@@ -45,17 +45,17 @@ def command() -> None:
     "--bad", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
     help="At a record or file that cannot be read: stop, or list it in STORE/bad and go on, with exit code 1.",
 )  # fmt: skip
-@click.option("--whole", is_flag=True, help="Nobody writes on: a last line without an end is one, too.")
+@click.option("--growing", is_flag=True, help="FILES are written on: hold a last line without an end back.")
 @click.option("--map", "convert", help="module:function or file.py:function, from a record's bytes to bytes.")
 def produce_files(
     store: str, files: tuple[Path, ...], name: str, batch: int, ranks: int, part: str, pace: str, bad: str,
-    whole: bool, convert: str | None,
+    growing: bool, convert: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Publish the records of FILES (lines, JSON lines, parquet; other files whole; folders) as batches in STORE.
 
     Kill it whenever you like and run it again: every record is in exactly one step, also where files grew, were renamed
     or came between others meanwhile. A file belongs to one name, a share to one, too. A last line without an end is
-    held back, with exit code 1, unless it is whole JSON: perhaps somebody is writing it.
+    held back, with exit code 1, while some process has its file open to write, unless it is whole JSON.
     """
     share, _, of = part.partition("/")
     if not (share.isdecimal() and of.isdecimal() and 1 <= int(share) <= int(of)):
@@ -65,10 +65,10 @@ def produce_files(
     paths = _outside(found(files), store)
     shape = {"slices": ranks, "producers": int(of)}
     plan.not_others(paths, opened(opened_store, **shape).manifest.state)
-    held: set[Path] = set()
+    unended = Unended(growing)
     source = Source(
         paths, batch, ranks, int(share) - 1, int(of), load(convert) if convert else bytes, plan,
-        held=None if whole else held,
+        unended=unended,
     )  # fmt: skip
     wrong: list[bytes] = []
     if bad == "skip":
@@ -99,10 +99,10 @@ def produce_files(
         wait(opened_store.put(key, b"\n".join(wrong) + b"\n"))
         facts["bad"] = len(wrong)
         why += f" {len(wrong)} records or files could not be read and were left out: {key} in {store} lists them."
-    if held:
-        facts["held_back"] = len(held)
-        why += " " + held_back(held)
-    return {"published": facts, "store": _cost(ledger), "why": why, "fails": bool(wrong or held)}
+    if unended.files:
+        facts["held_back"] = len(unended.files)
+        why += " " + unended.said()
+    return {"published": facts, "store": _cost(ledger), "why": why, "fails": bool(wrong or unended.files)}
 
 
 def _published(batches: int, epoch: int) -> str:
