@@ -71,6 +71,7 @@ LONG = (
     "--gemm ",  # dear: readers and kernels of these have quick tests of their own
     "--mla ",
     "--numbers 1000000000000 ",
+    "recover demo",  # tests/training/recover/test_kills.py shows a smaller one
 )
 """Commands that take long, by what is in them: they run with `make slow`."""
 
