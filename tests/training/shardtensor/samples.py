@@ -26,12 +26,13 @@ from tests.oracles.domain_of_threads import on_threads
 
 RANKS = 3
 # Of these only shapes are told, and that all ranks give or refuse them: what they give is drawn, or whatever was there.
+# (Ranks are threads here, which share one stream: each would draw another part of it.)
 DRAWN = set(
     """
 cauchy exponential geometric log_normal normal uniform bernoulli multinomial nn.functional.rrelu empty_like randn
 randn_like rand_like randint randint_like new_empty new_empty_strided empty_strided empty empty_permuted resize_
 resize_as_ nn.functional.dropout native_dropout_backward nn.functional.dropout2d nn.functional.dropout3d
-nn.functional.alpha_dropout nn.functional.feature_alpha_dropout
+nn.functional.alpha_dropout nn.functional.feature_alpha_dropout pca_lowrank svd_lowrank
 """.split()
 )
 CLOSE = {torch.float32: 1e-4, torch.float64: 1e-8}  # of the largest
