@@ -140,9 +140,11 @@ class Counters:
     def answered(self, endpoint: str, status: int, model: str, tenant: str) -> None:
         """A request is over."""
         named = endpoint, status, model, tenant
-        if named not in self.answers and len(self.answers) >= _SERIES:
+        count = self.answers.get(named, 0)
+        if not count and len(self.answers) >= _SERIES:
             named = endpoint, status, model, OTHERS
-        self.answers[named] += 1
+            count = self.answers[named]
+        self.answers[named] = count + 1
 
     def began(self, seconds: float, model: str, tenant: str, engine: str) -> None:
         """The first token of a stream came."""

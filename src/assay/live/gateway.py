@@ -137,7 +137,10 @@ class Gateway:
             self._later(self._read_large(relay))
         else:
             self._read(relay)
-            self._understood(relay)
+            if relay.purse is None and endpoint != "other" and not relay.reference:  # nearly always
+                self.placing.admit(relay)
+            else:
+                self._understood(relay)
 
     def _later(self, reading: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(reading)
@@ -386,16 +389,18 @@ class Gateway:
         self.relays.discard(relay)
         self.placing.left(relay)
         counters = self.counters
-        relay.called = tenant = relay.called or self.recent.name(relay.tenant)
-        self.recent.ended(relay)
-        model = self.model(relay)
+        tenant = self.recent.ended(relay)
+        model = relay.request.model
+        if model not in self.placing.lanes.models:
+            model = self.model(relay)
         counters.answered(relay.endpoint, relay.status, model, tenant)
         prompt, output = relay.used()
         if relay.purse is not None:
             self.quotas.ended(relay, now)
-        if relay.engine is not None and (prompt or output):
-            relay.engine.tokens += output
-            counters.used(prompt, output, model, tenant, relay.engine.name)
+        engine = relay.engine
+        if engine is not None and (prompt or output):
+            engine.tokens += output
+            counters.used(prompt, output, model, tenant, engine.name)
         if relay.status == 200:
             counters.e2e.observe(now - relay.arrival)
             self._learn(relay, now)

@@ -80,11 +80,14 @@ class Recent:
             {"engine": engine.name, "from": old, "to": new, "why": engine.note if new != UP else "", "at": now}
         )
 
-    def ended(self, relay: Relay) -> None:
-        """A request of a tenant is over."""
+    def ended(self, relay: Relay) -> str:
+        """A request of a tenant is over; what the tenant is called."""
+        if not relay.called:
+            relay.called = self.name(relay.tenant)
         tenant = self.tenants[relay.called]
         tenant.requests += 1
         tenant.failed += relay.status >= 400
+        return relay.called
 
     def name(self, tenant: str) -> str:
         """What a tenant is called here and in the metrics."""

@@ -363,7 +363,7 @@ class Relay:
             exchange.reply(head.status, self._lines(), body, head.line)
             if head.status == 200 and self.request.prompt:
                 self.usage = api.usage(body)
-            keeps = head.status == 200 and self.endpoint in _KEEPING and kept.concerns(exchange.head.path)
+            keeps = self.endpoint in _KEEPING and head.status == 200 and kept.concerns(exchange.head.path)
             if keeps and self.engine is not None:
                 self.gateway.kept.answered(body, self.engine, self.tenant)
         if self.streaming and not self._fault and not (self._ended or api.ends(self.endpoint, self._final)):
@@ -597,8 +597,9 @@ class Relay:
             return 0, 0
         if usage is None:
             return self.request.prompt, self.tokens
-        output = usage.output
-        return usage.prompt or self.request.prompt, self.tokens if output is None else output
+        output = usage.output if usage.completion_tokens is None else usage.completion_tokens
+        prompt = usage.prompt_tokens or usage.prompt or self.request.prompt
+        return prompt, self.tokens if output is None else output
 
     def finished(self, now: float) -> Finished:
         """What became of it, for components that learn."""
