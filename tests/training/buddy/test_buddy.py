@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import socket
 from functools import cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from assay.training.buddy.ledger import EPOCHS, HOPS, ROWS, expected
 from assay.training.buddy.rings import COUNTS, Ring, Sums
 from assay.training.buddy.router import DEST, Direct, Router, bucket
 
+pytestmark = pytest.mark.usefixtures("nobody_left")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "messages.py"
 TASKS = (*(Task(app, scale=2) for app in APPS), Task("histogram", 2, setting=3), Task("monte-carlo", 2, setting=3))
 
@@ -40,7 +40,6 @@ def test_every_application_finds_what_one_process_finds(mode: str, nodes: int, p
         alone = APPS[task.app].alone(nodes * per_node, task.scale, 9, task.setting)
         assert np.array_equal(one.result, alone), task
         assert one.rows > 0 and one.touched > 0
-    assert multiprocessing.active_children() == []
 
 
 def test_the_proxy_routes_in_a_process_of_its_own_and_sends_ten_times_fewer_packets() -> None:
@@ -75,7 +74,6 @@ def test_rows_are_handled_once_and_before_their_barrier_ends_however_late_anybod
     nodes, per = (2, 2) if mode == "proxy" else (3, 1)
     found = trials.fuzzed(nodes, per, mode, seed)
     assert found["once"] and found["strays"] == 0 and found["rows"] > EPOCHS * ROWS * nodes * per
-    assert multiprocessing.active_children() == []
 
 
 def test_what_the_ledger_expects_is_every_row_of_everybody() -> None:
@@ -215,7 +213,6 @@ def test_an_application_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
         answer = CliRunner().invoke(command, ["buddy", "--app", f"{tmp_path}/bad.py:{name}", "--rounds", "1"])
         assert isinstance(answer.exception, BadInput) or answer.exit_code == 2
         assert said in str(answer.exception) + answer.output
-    assert multiprocessing.active_children() == []
 
 
 def test_an_application_is_not_predicted_by_its_own_runs() -> None:
